@@ -313,7 +313,7 @@ class TextEncoder(Encoder):
         ):
             if layers is not None and self.is_projected:
                 raise InputError(
-                    f"a {family} model whose layers have another width than its output"
+                    f"the layers of this {family} model have another width than its output, so none can be read again"
                 )
             if layers is None:
                 out = self._encode(batch, arguments, is_packing=attention_mask is None)

@@ -83,13 +83,11 @@ def training_card(title: str, library: str, load: str, parts: Mapping[str, Any])
         for part, value in (values.items() if isinstance(values, Mapping) else [("", values)])
         if value not in ("", None, [])
     }
-    rows = [
-        f"- {name.replace('_', ' ')}: {value:,.4g}"
-        if isinstance(value, float)
-        else f"- {name.replace('_', ' ')}: {value}"
-        for name, value in flat.items()
-    ]
-    return CARD.format(library=library, title=title, load=load, rows="\n".join(rows))
+    shown = {
+        name: f"{value:,.4g}" if isinstance(value, float) else value for name, value in flat.items()
+    }
+    rows = "\n".join(f"- {name.replace('_', ' ')}: {value}" for name, value in shown.items())
+    return CARD.format(library=library, title=title, load=load, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -344,24 +342,39 @@ def _curve_section(run: TrainingRun, controls: Sequence[TrainingRun]) -> ReportS
 
 def _loss_rows(run: TrainingRun, controls: Sequence[TrainingRun]) -> list[TableRow]:
     """At most `LINES` of the log's steps, evenly spaced; of several seeds, their means, and a control's beside them."""
-    by_step: dict[int, dict[str, list[float]]] = {}
-    for one in (run, *controls):
-        for line in (line for log in one.logs for line in log):
-            for name, value in line.items():
-                if value is None or (name in MEASUREMENTS and (name != "lr" or one is not run)):
-                    continue
-                column = name if one is run else f"control: {name}"
-                by_step.setdefault(line["step"], {}).setdefault(column, []).append(value)
-    steps = sorted({line["step"] for log in run.logs for line in log})
+    own = _losses_by_step(run)
+    others = [_losses_by_step(one) for one in controls]
+    steps = sorted(own)
     last = min(LINES, len(steps)) - 1
     shown = dict.fromkeys(
         steps[round(n * (len(steps) - 1) / max(last, 1))] for n in range(last + 1)
     )
-    names = dict.fromkeys(name for one in by_step.values() for name in one)
+    names = dict.fromkeys(name for one in own.values() for name in one)
+    terms = dict.fromkeys(
+        name for by_step in others for one in by_step.values() for name in one if name != "lr"
+    )
     return [
-        {"step": f"{step:,}", **{name: _mean(by_step[step].get(name, ())) for name in names}}
+        {
+            "step": f"{step:,}",
+            **{name: _mean(own[step].get(name, ())) for name in names},
+            **{
+                f"control: {name}": _mean(by_step.get(step, {}).get(name, ()))
+                for by_step in others
+                for name in terms
+            },
+        }
         for step in shown
     ]
+
+
+def _losses_by_step(run: TrainingRun) -> dict[int, dict[str, list[float]]]:
+    """By step the losses and the learning rate of every seed."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for line in (line for log in run.logs for line in log):
+        for name, value in line.items():
+            if value is not None and (name == "lr" or name not in MEASUREMENTS):
+                found.setdefault(line["step"], {}).setdefault(name, []).append(value)
+    return found
 
 
 def _mean(values: Sequence[float]) -> str:

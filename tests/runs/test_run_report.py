@@ -76,6 +76,7 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
         log.write(
             '{"step": 30, "loss": NaN, "lr": 1e-5}\n{"step": 40, "loss": Infinity, "lr": 0}\n'
         )
+        log.write('{"step": 50, "dev accuracy": NaN}\n')
     said = write_run_report(run).text()
     lines = [line.split() for line in said.splitlines()]
     assert [line[:2] for line in lines if line[:1] in (["30"], ["40"])] == [

@@ -133,7 +133,7 @@ def _card(config: PretrainConfig, training: TrainingArguments, result: Mapping[s
             "started from": "new weights" if config.random_init else Path(config.model).name,
             "captions": ", ".join(Path(one).name for one in config.train_texts.captions),
             "task": config.train_texts.task,
-            **{name: result[name] for name in CARD_PARTS if name in result},
+            **{name: result.get(name) for name in CARD_PARTS},
             "learning rate": training.lr,
             "seed": training.seed,
         },

@@ -163,18 +163,18 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     if held is not None:
         result["retrieval"] = retrieval(model, held)
     is_locked = isinstance(model, LockedDualEncoder)
-    load = "from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained('FOLDER')"
+    load = 'from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained("FOLDER")'
     if is_locked:
-        load = "from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer('FOLDER')"
+        load = 'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("FOLDER")'
     starts = (config.model, config.image_model, config.text_model)
     card = training_card(
         f"A {'text encoder for image vectors' if is_locked else 'CLIP'}, trained with groundling",
         "sentence-transformers" if is_locked else "transformers",
-        load.replace("'", '"'),
+        load,
         {
             "started from": ", ".join(Path(one).name for one in starts if one) or "new weights",
             "captions": Path(config.captions).name,
-            **{name: result[name] for name in CARD_PARTS if name in result},
+            **{name: result.get(name) for name in CARD_PARTS},
             "learning rate": training.lr,
             "seed": training.seed,
         },
