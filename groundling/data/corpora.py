@@ -190,13 +190,14 @@ def split_long_texts(
     """Each text with its number; a long one becomes several parts of at most `tokens` tokens, so nothing is lost."""
     number = 0
     for some in batched(texts, CHUNK):
-        is_long = lexicon.counts_in(some) > tokens
-        words = [text.split() if own else [] for text, own in zip(some, is_long, strict=True)]
-        counts = _counts([word for own in words for word in own], lexicon)
-        stops = np.cumsum([len(own) for own in words])
-        for text, own, stop in zip(some, words, stops.tolist(), strict=True):
-            counted = [(own, counts[stop - len(own) : stop])]
-            for part in _blocks(counted, lexicon, tokens, True) if own else [text]:
+        for text, own in zip(some, lexicon.counts_by_text(some), strict=True):
+            parts: Iterable[str] = [text]
+            if int(own.sum()) > tokens:
+                words = text.split()
+                # The first word is counted without a space before it, as at the beginning of a part.
+                counts = own if len(own) == len(words) else _counts(words, lexicon)
+                parts = _blocks([(words, counts)], lexicon, tokens, True)
+            for part in parts:
                 yield number, part
             number += 1
 

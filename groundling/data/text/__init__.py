@@ -146,6 +146,8 @@ def length_auc(lengths: np.ndarray, other_lengths: np.ndarray, is_same: np.ndarr
 
 MOST_WORDS = 1 << 19
 """Maximum number of words whose tokens are remembered."""
+LONG_WORD = 40
+"""Number of characters from which a word's number of tokens is not remembered: few occur twice."""
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 """Where CLIP's tokenizer splits, after its special tokens; none of these matches a space."""
 
@@ -180,6 +182,7 @@ class TokenizationCache:
 
     def _forget(self) -> None:
         self._numbers = defaultdict[str, int](count().__next__)
+        self._counts: dict[str, int] = {}
         self._known = self._tokenize([])
 
     def counts(self, words: Sequence[str]) -> np.ndarray:
@@ -188,16 +191,21 @@ class TokenizationCache:
         return self._known.counts[0][numbers]
 
     def count(self, text: str) -> int:
-        """Number of tokens of one text, which is not remembered."""
-        return len(self.engines[0].encode(text, add_special_tokens=False).ids)
+        """Number of tokens of one text, without a space before it."""
+        known = self._counts.get(text)
+        if known is None:
+            known = len(self.engines[0].encode(text, add_special_tokens=False).ids)
+            if len(text) < LONG_WORD:
+                self._counts[text] = known
+        return known
 
-    def counts_in(self, texts: Sequence[str]) -> np.ndarray:
-        """Number of tokens of each text, (texts,) int64."""
+    def counts_by_text(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Numbers of tokens of each text's words, or of the whole text if its words are not tokenised one by one."""
         if not self.by_word:
             encodings = self.engines[0].encode_batch_fast(list(texts), add_special_tokens=False)
-            return np.array([len(one.ids) for one in encodings], np.int64)
+            return [np.array([len(one.ids)], np.int64) for one in encodings]
         words, per_text = _split(texts)
-        return _sums(self.counts(words), per_text)
+        return np.split(self.counts(words), np.cumsum(per_text)[:-1])
 
     def read(self, texts: Sequence[str]) -> TextTokens:
         """Tokens and raw words of some texts."""
@@ -222,7 +230,7 @@ class TokenizationCache:
 
     def _learn(self, words: Sequence[str]) -> np.ndarray:
         """The numbers (words,) of words among those that are known; new ones are tokenised."""
-        if len(self._numbers) > MOST_WORDS:
+        if max(len(self._numbers), len(self._counts)) > MOST_WORDS:
             self._forget()
         known = len(self._numbers)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
