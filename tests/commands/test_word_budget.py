@@ -113,7 +113,7 @@ def test_words_are_those_of_the_file_however_it_is_cut(
     [
         ({"from_scratch": False}, "word_budget: a pretrained student has read words"),
         ({"word_budget": "", "teacher_words": 5}, "teacher_words=5: counts towards word_budget"),
-        ({"word_budget": "10k"}, "word_budget = '10k'"),
+        ({"word_budget": "10G"}, "word_budget=10G: expected a number of words"),
         ({"limit": 5}, "limit=5: word_budget counts whole files"),
         ({"eval_every": 0.1, "patience": 1}, "patience=1: word_budget counts the words"),
         ({"epochs": 11, "steps": 0}, "epochs=11: word_budget allows 10 at most"),

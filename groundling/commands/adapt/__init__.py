@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
-from pydantic import StringConstraints
 
 from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import (
@@ -87,8 +86,8 @@ teacher truncates texts to its context length, unless --max-windows allows more.
     retain_weight: Annotated[float, Ge(0)] = 10.0
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \
 the original ones; 0: none. Not used by xdbert."""
-    word_budget: Annotated[str, StringConstraints(pattern=r"^([0-9]+M?)?$")] = ""
-    """Maximum number of words of the texts and of all that teachers have read, such as 10M or 100M (BabyLM). \
+    word_budget: str = ""
+    """Maximum number of words of the texts and of all that teachers have read, such as 500K or 10M (BabyLM). \
 Prints the ledger, trains at most ten epochs, and saves intermediate students as `chck_1M` and so on."""
     teacher_words: Annotated[int, Ge(-1)] = -1
     """--word-budget: words read by teachers that are not known to be image-only encoders; -1: refuse such \
@@ -106,8 +105,12 @@ MOST_EPOCHS = 10
 
 
 def parse_words(text: str) -> int:
-    """A number of words, such as 10M."""
-    return int(text.removesuffix("M")) * (MILLION if text.endswith("M") else 1)
+    """A number of words, such as 10M; raises InputError for anything else."""
+    factor = {"K": 1_000, "M": MILLION}.get(text[-1:], 1)
+    digits = text if factor == 1 else text[:-1]
+    if not (digits.isascii() and digits.isdigit()):
+        raise InputError(f"word_budget={text}: expected a number of words, such as 500K or 10M")
+    return int(digits) * factor
 
 
 ADAPTING = TrainingArguments(lr=2e-5, freeze_encoder_ratio=0.2, head_lr=20.0)
@@ -137,6 +140,7 @@ def _check_word_budget(config: AdaptConfig, training: TrainingArguments) -> None
         return
     if not config.from_scratch:
         raise InputError("word_budget: a pretrained student has read words; add from_scratch")
+    parse_words(config.word_budget)
     refuse_settings(config, "word_budget counts whole files; shorten the file", "limit")
     reason = "word_budget counts the words of a whole run"
     refuse_settings(config, reason, "patience", "keep_best")

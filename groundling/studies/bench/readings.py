@@ -14,11 +14,18 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BatchEncoding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from groundling.command_line import COMMANDS, ResumableRun
 from groundling.commands.adapt.evaluation import read_pairs
-from groundling.core.batch import require
+from groundling.core.batch import IGNORE, require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.core.registry import resolve, resolve_builtin
@@ -226,45 +233,50 @@ def _read_image(path: Path) -> Image.Image:
         return image.convert("RGB")
 
 
-@torch.no_grad()
 def masked_lm_loss(model: Path, text: Path) -> float | None:
     """Mean loss of masked tokens, with the same masks for every model; None for a model without a head."""
     filler, loading = AutoModelForMaskedLM.from_pretrained(model, output_loading_info=True)
     if any("predictions" in name or "lm_head" in name for name in loading["missing_keys"]):
         return None
     tokenizer = AutoTokenizer.from_pretrained(model)
-    filler.eval()
-    lines = list(lines_of(text))
-    total, count = 0.0, 0
-    for start in range(0, len(lines), LINES):
-        some = lines[start : start + LINES]
-        inputs = tokenizer(
-            some,
-            padding=True,
-            truncation=True,
-            max_length=MAX_LENGTH,
-            return_tensors="pt",
-            return_special_tokens_mask=True,
-        )
-        ordinary = (inputs.pop("special_tokens_mask") == 0) & (inputs["attention_mask"] == 1)
-        masked = torch.stack([_mask(ordinary[row], start + row) for row in range(len(some))])
-        labels = inputs["input_ids"].masked_fill(~masked, -100)
+
+    def mask(inputs: BatchEncoding, special: torch.Tensor, first: int) -> torch.Tensor:
+        ordinary = (special == 0) & (inputs["attention_mask"] == 1)
+        masked = torch.stack([_mask(row, first + place) for place, row in enumerate(ordinary)])
+        labels = inputs["input_ids"].masked_fill(~masked, IGNORE)
         inputs["input_ids"] = inputs["input_ids"].masked_fill(masked, tokenizer.mask_token_id)
-        logits = filler(**inputs).logits
-        total += float(
-            torch.nn.functional.cross_entropy(
-                logits.flatten(0, 1), labels.flatten(), reduction="sum"
-            )
-        )
-        count += int(masked.sum())
-    return total / count if count else None
+        return labels
+
+    return _mean_loss(filler, tokenizer, text, mask)
+
+
+def causal_lm_loss(model: Path, text: Path) -> float | None:
+    """Mean loss of every token but a line's first, special ones included; None for a text without any."""
+
+    def shift(inputs: BatchEncoding, special: torch.Tensor, first: int) -> torch.Tensor:
+        inputs.pop("token_type_ids", None)  # GPT-2 would add word embeddings for them
+        next_ids = inputs["input_ids"].roll(-1, 1)
+        is_read = inputs["attention_mask"].roll(-1, 1).bool()
+        is_read[:, -1] = False
+        return next_ids.masked_fill(~is_read, IGNORE)
+
+    decoder = AutoModelForCausalLM.from_pretrained(model)
+    return _mean_loss(decoder, AutoTokenizer.from_pretrained(model), text, shift)
 
 
 @torch.no_grad()
-def causal_lm_loss(model: Path, text: Path) -> float | None:
-    """Mean loss of every token but a line's first, special ones included; None for a text without any."""
-    decoder = AutoModelForCausalLM.from_pretrained(model).eval()
-    tokenizer = AutoTokenizer.from_pretrained(model)
+def _mean_loss(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: Path,
+    label: Callable[[BatchEncoding, torch.Tensor, int], torch.Tensor],
+) -> float | None:
+    """Mean loss over a text's lines; None if nothing is scored.
+
+    `label` returns the labels (N, T) of a batch's inputs, which it may change, given its special tokens (N, T) and
+    the number of its first line.
+    """
+    model.eval()
     lines = list(lines_of(text))
     total, count = 0.0, 0
     for start in range(0, len(lines), LINES):
@@ -274,14 +286,16 @@ def causal_lm_loss(model: Path, text: Path) -> float | None:
             truncation=True,
             max_length=MAX_LENGTH,
             return_tensors="pt",
+            return_special_tokens_mask=True,
         )
-        ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        is_read = mask[:, 1:].bool()
-        logits = decoder(input_ids=ids, attention_mask=mask).logits[:, :-1][is_read]
+        labels = label(inputs, inputs.pop("special_tokens_mask"), start)
+        logits = model(**inputs).logits
         total += float(
-            torch.nn.functional.cross_entropy(logits, ids[:, 1:][is_read], reduction="sum")
+            torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum"
+            )
         )
-        count += int(is_read.sum())
+        count += int((labels != IGNORE).sum())
     return total / count if count else None
 
 
