@@ -287,6 +287,8 @@ def test_without_a_text_encoder_the_text_tower_is_clips(locked_home: Path, tmp_p
     trained(locked_home, tmp_path, image_model=stored, images="", loss="sigmoid", **small)
     tower, _ = load_clip_text_tower(tmp_path / "model")
     assert tower.embed_dim == 16
+    card = (tmp_path / "model/README.md").read_text()
+    assert 'CLIPTextModelWithProjection.from_pretrained("FOLDER")' in card
 
 
 @pytest.mark.parametrize(

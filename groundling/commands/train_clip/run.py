@@ -163,13 +163,15 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     if held is not None:
         result["retrieval"] = retrieval(model, held)
     is_locked = isinstance(model, LockedDualEncoder)
-    load = 'from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained("FOLDER")'
-    if is_locked:
+    library, kind = "transformers", "CLIPTextModelWithProjection" if is_locked else "AutoModel"
+    load = f'from transformers import {kind}\n\nmodel = {kind}.from_pretrained("FOLDER")'
+    if is_locked and isinstance(model.text, EncoderText):
+        library = "sentence-transformers"
         load = 'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("FOLDER")'
     starts = (config.model, config.image_model, config.text_model)
     card = training_card(
         f"A {'text encoder for image vectors' if is_locked else 'CLIP'}, trained with groundling",
-        "sentence-transformers" if is_locked else "transformers",
+        library,
         load,
         {
             "started from": ", ".join(Path(one).name for one in starts if one) or "new weights",
