@@ -2,7 +2,7 @@
 
     python docs/make_real_curves.py kit train.token.txt coda_annotations.jsonl color-dist.jsonl --curve steps
 
-Every point adapts MiniLM by Cap2Img with each of three seeds, once with each caption's own vector and once with another
+Every point adapts MiniLM (or another encoder of the kit) by Cap2Img with each of three seeds, once with each caption's own vector and once with another
 photograph's (one fixed permutation), and reads both by `probe-facts`. What is done is not done again.
 """
 
@@ -49,6 +49,7 @@ COLOURS = [
 class Point:
     """An adaptation, and what is done with the encoder before it is read."""
 
+    student: str = "minilm"
     steps: int = 100
     retain: float = 1.0
     captions: str = "all"
@@ -74,6 +75,7 @@ CURVES = {
     "oracle": {"people's colours": Point(captions="named nouns", vectors="colours")},
     "merging": {f"{share:g}": replace(BASE, share=share) for share in (0.25, 0.5, 0.75, 1.0)},
     "fine-tuned": {"SST-2": replace(BASE, task="sst-2")},
+    "encoder": {"MPNet-base": replace(BASE, student="mpnet")},
 }
 
 
@@ -146,12 +148,14 @@ class Kit:
     def encoder(self, point: Point, arm: str, seed: int) -> Path:
         """The encoder of a point, trained if it is not there."""
         if point.steps == 0:
-            return self.folder / "minilm"
+            return self.folder / point.student
         name = f"{point.steps}-{point.retain:g}-{point.captions}-{point.vectors}-{arm}-{seed}"
+        if point.student != BASE.student:
+            name = f"{point.student}-{name}"
         out = self.out / "runs" / name.replace(" ", "-")
         captions = self.caption_file(point.captions)
         groundling.adapt(
-            student=str(self.folder / "minilm"),
+            student=str(self.folder / point.student),
             teacher=f"vectors:{self.vectors(point.vectors, arm)}",
             text=(str(captions),),
             arm="caption_to_image",
@@ -172,13 +176,15 @@ class Kit:
         """Scores of nouns by set, and the correlation of sentences, as they are kept beside the encoder."""
         encoder = self.encoder(point, arm, seed)
         name = f"{encoder.parent.name}-{point.share:g}-{point.task}"
-        out = self.out / "read" / (f"unadapted-{point.task}-{seed}" if point.steps == 0 else name)
+        if point.steps == 0:
+            name = f"{point.student}-{point.task}-{seed}"
+        out = self.out / "read" / name
         kept = out / "scores.json"
         if kept.exists():
             return dict(json.loads(kept.read_text()))
         found: Scores = {}
         if point.share < 1:
-            origin = str(self.folder / "minilm")
+            origin = str(self.folder / point.student)
             share = (point.share,)
             groundling.merge(model=str(encoder), origin=origin, share=share, out=out / "merged")
             encoder = out / "merged" / "model"
@@ -201,7 +207,7 @@ class Kit:
             (encoder,) = (out / "tuned").glob("**/model")
         for one in self.sets:
             for name, reading in one.read(
-                encoder, out / one.name, self.folder / "minilm", True
+                encoder, out / one.name, self.folder / point.student, True
             ).items():
                 items = reading.get("items")
                 found[name] = (
@@ -267,7 +273,7 @@ def main() -> None:
     kit, words = Kit(options), words_of(options.captions)
     for curve in options.curve:
         for label, point in CURVES[curve].items():
-            before = replace(UNADAPTED, task=point.task)
+            before = replace(UNADAPTED, student=point.student, task=point.task)
             rows = {
                 arm: [kit.read(point, arm, seed) for seed in options.seeds]
                 for arm in (OWN, PERMUTED)
