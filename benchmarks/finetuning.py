@@ -13,7 +13,7 @@ python benchmarks/finetuning.py BERT_BASE RTE_FOLDER --precision bf16 --threads 
 
 Or without a model and data: where the processor's time goes in fine-tuning an encoder of MiniLM's size (6 layers of
 384, random weights) on 32 texts of at most 128 random tokens a step, on one thread; and its share of the peak of
-products.
+products, with a step's texts in one pass and in several (--gradient-accumulation-steps).
 
 python benchmarks/finetuning.py --profile [--steps 12]
 """
@@ -35,6 +35,8 @@ from typing import Any
 
 WAYS = ("padded", "grouped", "here")
 LABELS = ("entailment", "not_entailment")
+PASSES = (1, 2, 4)
+"""Passes of a step, of --profile."""
 KINDS = {
     "products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "draws of dropout": ("aten::bernoulli_",),
@@ -145,8 +147,8 @@ def trainer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     }
 
 
-def train_encoder(options: argparse.Namespace) -> float:
-    """FLOPS in processor seconds of `train`, padding and what is repeated left out, after two steps."""
+def train_encoder(options: argparse.Namespace, passes: int) -> float:
+    """FLOPS in processor seconds of `train`, padding and what is repeated left out, after two steps of `passes`."""
     import numpy as np
     import torch
     from transformers import BertConfig, BertModel
@@ -185,11 +187,13 @@ def train_encoder(options: argparse.Namespace) -> float:
             return super().__call__(micro)
 
     parts = [SupervisedObjective(model.sizes, output_type=Classification(LABELS))]
-    settings = TrainingArguments(steps=options.steps, batch=options.batch, workers=0, cpu=True)
+    settings = TrainingArguments(
+        steps=options.steps, batch=options.batch, gradient_accumulation_steps=passes, workers=0, cpu=True
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         train(model, parts, Samples(samples), settings, folder, training_step=Timed())
-    (begin, _), (end, _) = seen[2], seen[-1]
-    return sum(flops for _, flops in seen[2:-1]) / (end - begin)
+    (begin, _), *_, (end, _) = whole_steps = seen[2 * passes : 1 - passes or None]
+    return sum(flops for _, flops in whole_steps[:-1]) / (end - begin)
 
 
 def peak_of_products() -> float:
@@ -212,21 +216,25 @@ def profile(options: argparse.Namespace) -> None:
     from torch.profiler import profile as torch_profile
 
     torch.set_num_threads(1)
-    reached = []
+    reached: dict[int, list[float]] = {passes: [] for passes in PASSES}
     for _ in range(3):
-        peak = peak_of_products()
-        rate = train_encoder(options)
-        reached.append(rate / max(peak, peak_of_products()))
+        for passes, shares in reached.items():
+            peak = peak_of_products()
+            rate = train_encoder(options, passes)
+            shares.append(rate / max(peak, peak_of_products()))
     with torch_profile(activities=[ProfilerActivity.CPU]) as found:
-        train_encoder(options)
+        train_encoder(options, PASSES[0])
     spent: Counter[str] = Counter()
     for one in found.key_averages():
         kind = (kind for kind, names in KINDS.items() if one.key in names)
         spent[next(kind, "the rest")] += one.self_cpu_time_total
     for kind, seconds in spent.most_common():
         print(f"{kind:30} {seconds / spent.total():6.1%}")
-    spelt = ", ".join(f"{one:.1%}" for one in reached)
-    print(f"share of the peak of products: {statistics.median(reached):.1%} ({spelt})")
+    for passes, shares in reached.items():
+        spelt = ", ".join(f"{one:.1%}" for one in shares)
+        print(
+            f"share of the peak of products, {passes} passes a step: {statistics.median(shares):.1%} ({spelt})"
+        )
 
 
 def work(options: argparse.Namespace) -> tuple[float, float]:
