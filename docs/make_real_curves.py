@@ -2,8 +2,9 @@
 
     python docs/make_real_curves.py kit train.token.txt coda_annotations.jsonl color-dist.jsonl --curve steps
 
-Every point adapts MiniLM (or another encoder of the kit) by Cap2Img with each of three seeds, once with each caption's own vector and once with another
-photograph's (one fixed permutation), and reads both by `probe-facts`. What is done is not done again.
+Every point adapts MiniLM (or another encoder of the kit) by Cap2Img with each of three seeds, once with each caption's
+own vector and once with another photograph's (one fixed permutation), and reads both by `probe-facts`. What is done is
+not done again.
 """
 
 from __future__ import annotations

@@ -15,7 +15,15 @@ import pytest
 from tiny import homes, toys
 from tiny.homes import put
 from tiny.tasks import corpus, corpus_lines
-from tokenizers import AddedToken
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 import groundling.data.text as lexicon
 from groundling.core.batch import Sample, TextRow
@@ -29,7 +37,13 @@ from groundling.data.samples import (
     TextRowEncoder,
     backend_tokenizer,
 )
-from groundling.data.text import TokenizationCache, align_words, word_spans, word_type_ids
+from groundling.data.text import (
+    GPT_4_WORDS,
+    TokenizationCache,
+    align_words,
+    word_spans,
+    word_type_ids,
+)
 from groundling.runs import jobs
 from groundling.runs.folder import CACHE, PREPARED, cache_folder
 from groundling.settings.input_settings import parse_weighted_files
@@ -200,6 +214,44 @@ def odd_texts(count: int) -> list[str]:
     return texts
 
 
+def byte_level(name: str) -> Tokenizer:
+    """As the family's own, with its rules for words, trained on a few texts."""
+    engine = Tokenizer(models.BPE(ignore_merges=name == "llama"))
+    by_regex = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = GPT_4_WORDS.replace(r"|\p{N}|", r"|\p{N}{1,3}|") if name == "llama" else GPT_4_WORDS
+    split = pre_tokenizers.Split(Regex(words), "isolated")
+    engine.pre_tokenizer = {
+        "modernbert": by_regex,
+        "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(True), by_regex]),
+    }.get(name) or pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    if name in ("modernbert", "qwen"):
+        engine.normalizer = normalizers.NFC()
+    learner = trainers.BpeTrainer(
+        vocab_size=500, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    engine.train_from_iterator([*odd_texts(50), *NASTY], learner)
+    engine.add_tokens(["[MASK]", *([] if name == "llama" else ["  ", " " * 5])])
+    return engine
+
+
+@pytest.mark.parametrize("name", ["llama", "modernbert", "qwen", "smollm"])
+def test_words_of_byte_level_tokenizers_are_tokenised_by_themselves(name: str) -> None:
+    engine = byte_level(name)
+    together = TokenizationCache(engine)
+    assert together.by_word
+    check_reading(together, [*odd_texts(400), *NASTY])
+    # A pattern in which a word may end in a space.
+    engine.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\S+ ?"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    assert not TokenizationCache(engine).by_word
+
+
 @pytest.mark.parametrize("kind", ["bert", "roberta", "siglip", "clip", "masking roberta"])
 def test_many_texts_are_read_as_each_by_itself(kind, tokenizers, clip_tokenizer, roberta_tokenizer):
     """Also with an added token that eats the blank before it."""
@@ -207,9 +259,12 @@ def test_many_texts_are_read_as_each_by_itself(kind, tokenizers, clip_tokenizer,
     tokenizer = copy.deepcopy(known.get(kind, roberta_tokenizer))
     if kind == "masking roberta":
         tokenizer.add_special_tokens({"mask_token": AddedToken("<mask>", lstrip=True)})
-    engine = backend_tokenizer(tokenizer)
-    together = TokenizationCache(engine)
-    texts = [*odd_texts(400), *NASTY]
+    check_reading(TokenizationCache(backend_tokenizer(tokenizer)), [*odd_texts(400), *NASTY])
+
+
+def check_reading(together: TokenizationCache, texts: Sequence[str]) -> None:
+    """Tokens, raw words and counts of many texts against each text's own encoding."""
+    (engine,) = together.engines
     found = together.read(texts)
     (ids,), (word,), (counts,) = found.ids, found.word, found.counts
     stops, word_stops = np.cumsum(counts), np.cumsum(found.word_counts)

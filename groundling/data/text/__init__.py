@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain, count, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -150,6 +150,13 @@ LONG_WORD = 40
 """Number of characters from which a word's number of tokens is not remembered: few occur twice."""
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 """Where CLIP's tokenizer splits, after its special tokens; none of these matches a space."""
+GPT_4_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Where the tokenizers of Qwen split, and those of Llama 3 and GPT-4, with up to three digits at once."""
+BYTE_LEVEL_WORDS = {GPT_4_WORDS, GPT_4_WORDS.replace(r"|\p{N}|", r"|\p{N}{1,3}|")}
+"""Patterns that match a single space only where a word begins."""
 
 
 class TextTokens(NamedTuple):
@@ -263,11 +270,13 @@ class TokenizationCache:
 
 
 def _splits_at_spaces(engine: Tokenizer) -> bool:
-    """Whether texts have the tokens of their words, each with the space before it: BERT, CLIP, GPT-2, RoBERTa."""
+    """Whether texts have the tokens of their words, each with the space before it: BERT, CLIP, byte-level BPE."""
     parts = json.loads(engine.to_str())
     for token in parts["added_tokens"]:
+        content = token["content"]
         eats_more = token["rstrip"] or (token["lstrip"] and token["normalized"])
-        if eats_more or any(map(str.isspace, token["content"])):
+        is_run = content.isspace() and len(content) > 1  # not in a text with single spaces
+        if eats_more or (any(map(str.isspace, content)) and not is_run):
             return False
     kinds = [(parts[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer")]
     if kinds == ["Sequence", "Sequence"]:
@@ -283,9 +292,26 @@ def _splits_at_spaces(engine: Tokenizer) -> bool:
             and normalizers == ["NFC", "Replace", "Lowercase"]
             and parts["normalizer"]["normalizers"][1]["pattern"] == {"Regex": r"\s+"}
         )
-    if kinds == [None, "ByteLevel"]:
-        return bool(parts["pre_tokenizer"]["use_regex"])
+    if kinds[0] in (None, "NFC"):  # which never composes a space with what follows
+        return _is_byte_level(parts["pre_tokenizer"] or {})
     return kinds == ["BertNormalizer", "BertPreTokenizer"]
+
+
+def _is_byte_level(splitter: dict[str, Any]) -> bool:
+    """Whether a byte-level tokenizer splits before every single space: GPT-2, Llama 3, ModernBERT, Qwen, SmolLM."""
+    first, *others = splitter.get("pretokenizers", [splitter])
+    if not others:
+        return first.get("type") == "ByteLevel" and bool(first["use_regex"])
+    last = others[-1]
+    if len(others) > 1 or (last["type"], last.get("add_prefix_space")) != ("ByteLevel", False):
+        return False
+    if first["type"] == "Digits":
+        return bool(last["use_regex"])
+    return (
+        first["type"] == "Split"
+        and first["pattern"].get("Regex") in BYTE_LEVEL_WORDS
+        and (first["behavior"], first["invert"], last["use_regex"]) == ("Isolated", False, False)
+    )
 
 
 def _split(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
