@@ -190,14 +190,22 @@ def split_long_texts(
     """Each text with its number; a long one becomes several parts of at most `tokens` tokens, so nothing is lost."""
     number = 0
     for some in batched(texts, CHUNK):
-        for text, own in zip(some, lexicon.counts_by_text(some), strict=True):
-            parts: Iterable[str] = [text]
-            if int(own.sum()) > tokens:
-                words = text.split()
-                # The first word is counted without a space before it, as at the beginning of a part.
-                counts = own if len(own) == len(words) else _counts(words, lexicon)
-                parts = _blocks([(words, counts)], lexicon, tokens, True)
-            for part in parts:
+        counts = lexicon.counts_by_text(some)
+        words = [
+            text.split() if int(own.sum()) > tokens else []
+            for text, own in zip(some, counts, strict=True)
+        ]
+        # Words that were not counted one by one are counted together: new ones are costly to learn text by text.
+        uncounted = [
+            place for place, own in enumerate(words) if own and len(own) != len(counts[place])
+        ]
+        ends = np.cumsum([len(words[place]) for place in uncounted], dtype=np.int64)
+        of_all = _counts([word for place in uncounted for word in words[place]], lexicon)
+        for place, end in zip(uncounted, ends.tolist(), strict=True):
+            counts[place] = of_all[end - len(words[place]) : end]
+        for place, text in enumerate(some):
+            own = words[place]
+            for part in _blocks([(own, counts[place])], lexicon, tokens, True) if own else [text]:
                 yield number, part
             number += 1
 

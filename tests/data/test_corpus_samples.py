@@ -38,7 +38,8 @@ from groundling.data.samples import (
     backend_tokenizer,
 )
 from groundling.data.text import (
-    GPT_4_WORDS,
+    LLAMA_3_WORDS,
+    QWEN_WORDS,
     TokenizationCache,
     align_words,
     word_spans,
@@ -218,7 +219,7 @@ def byte_level(name: str) -> Tokenizer:
     """As the family's own, with its rules for words, trained on a few texts."""
     engine = Tokenizer(models.BPE(ignore_merges=name == "llama"))
     by_regex = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words = GPT_4_WORDS.replace(r"|\p{N}|", r"|\p{N}{1,3}|") if name == "llama" else GPT_4_WORDS
+    words = LLAMA_3_WORDS if name == "llama" else QWEN_WORDS
     split = pre_tokenizers.Split(Regex(words), "isolated")
     engine.pre_tokenizer = {
         "modernbert": by_regex,

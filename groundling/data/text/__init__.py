@@ -150,13 +150,13 @@ LONG_WORD = 40
 """Number of characters from which a word's number of tokens is not remembered: few occur twice."""
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 """Where CLIP's tokenizer splits, after its special tokens; none of these matches a space."""
-GPT_4_WORDS = (
+QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Where the tokenizers of Qwen split, and those of Llama 3 and GPT-4, with up to three digits at once."""
-BYTE_LEVEL_WORDS = {GPT_4_WORDS, GPT_4_WORDS.replace(r"|\p{N}|", r"|\p{N}{1,3}|")}
-"""Patterns that match a single space only where a word begins."""
+"""Where Qwen's tokenizer splits; this matches a single space only where a word begins."""
+LLAMA_3_WORDS = QWEN_WORDS.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+"""The same with up to three digits at once."""
 
 
 class TextTokens(NamedTuple):
@@ -309,7 +309,7 @@ def _is_byte_level(splitter: dict[str, Any]) -> bool:
         return bool(last["use_regex"])
     return (
         first["type"] == "Split"
-        and first["pattern"].get("Regex") in BYTE_LEVEL_WORDS
+        and first["pattern"].get("Regex") in (QWEN_WORDS, LLAMA_3_WORDS)
         and (first["behavior"], first["invert"], last["use_regex"]) == ("Isolated", False, False)
     )
 
