@@ -1,4 +1,4 @@
-"""Any stock Hugging Face text encoder or decoder, loaded or new; cheaper attention masks, gradient checkpointing."""
+"""Any stock Hugging Face text encoder or decoder, loaded or new; gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens, require
 from groundling.core.errors import InputError, convert_errors
@@ -51,38 +50,6 @@ from groundling.runs.folder import read_object, whole_folder, write_json
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 """transformers' file of a tokenizer's settings."""
-
-# Attention masks on an accelerator: transformers checks each for padding, which synchronises with the GPU.
-
-CHECKED_ATTENTION = ("sdpa", "eager", PACKED)
-"""Attention implementations whose masks are checked: PyTorch's fused one, transformers' eager one, and packing's."""
-
-
-@contextmanager
-def skip_mask_checks() -> Iterator[None]:
-    """Within the context, attention on an accelerator uses its mask without a check for padding.
-
-    transformers omits a mask without padding, and reads the mask from the device in every pass to find
-    out. `make_attention_mask` omits it earlier, without that read. Attention is the same with or without such a mask.
-    """
-    before = {name: ALL_MASK_ATTENTION_FUNCTIONS[name] for name in CHECKED_ATTENTION}
-    for name, make in before.items():
-        ALL_MASK_ATTENTION_FUNCTIONS[name] = partial(_skip_check, make)
-    try:
-        yield
-    finally:
-        for name, make in before.items():
-            ALL_MASK_ATTENTION_FUNCTIONS[name] = make
-
-
-def _skip_check(
-    make: Callable[..., Tensor | None], *arguments: Any, **options: Any
-) -> Tensor | None:
-    """Call `make` without its check of the mask's values if the mask is on an accelerator."""
-    mask = options.get("attention_mask")
-    if mask is not None and mask.device.type != "cpu":
-        options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    return make(*arguments, **options)
 
 
 def make_attention_mask(tokens: Tokens, batch: Batch) -> Tensor | None:

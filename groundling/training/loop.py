@@ -31,7 +31,8 @@ from groundling.core.rng import derive_seed
 from groundling.data.samples import SampleDataset
 from groundling.models.loading import Encoder
 from groundling.models.packing import pack_texts
-from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
+from groundling.models.sdpa import faster_attention
+from groundling.models.text_encoder import gradient_checkpointing
 from groundling.objectives import Objective
 from groundling.objectives.contrastive import JoinedPass
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
@@ -177,7 +178,7 @@ def train(
         recomputed = (
             gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
         )
-        with recomputed, skip_mask_checks():
+        with recomputed, faster_attention():
             training.run()
     return training.result()
 
