@@ -73,7 +73,8 @@ def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
     end_dry_run("embedding")
     part = ProcessRank(run.state.process_index, run.state.num_processes)
     result: dict[str, Any] = dict(counts)
-    inputs: dict[Modality, list[str]] = {"text": names.texts, "image": list(names.images)}
+    # Images first: damage among them is said before anything is embedded.
+    inputs: dict[Modality, list[str]] = {"image": list(names.images), "text": names.texts}
     # What a teacher lacks is said before anything is embedded.
     teachers = {
         modality: _teacher(config, modality, names) for modality, some in inputs.items() if some
@@ -81,7 +82,7 @@ def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
     for modality, teacher in teachers.items():
         teacher.to(run.state.device)
         width = vectors.embed(
-            teacher, modality, inputs[modality], run.folder, config.shard_size, part
+            teacher, modality, inputs[modality], run.folder, config.shard_size, part, names.images
         )
         result[f"{modality}_width"] = width
     return result

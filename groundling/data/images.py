@@ -15,6 +15,7 @@ from PIL import ExifTags, Image, ImageOps
 
 from groundling.core.errors import InputError, convert_errors
 from groundling.data.tars import TAR, digest_of, members, readable
+from groundling.runs.folder import walk_folder
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 """Endings of image files that are always supported."""
@@ -46,12 +47,11 @@ def images_below(folder: Path) -> Iterator[str]:
     """The images below a folder, in its tars too, or in a tar, by their paths from there."""
     if folder.suffix == TAR and folder.is_file():
         yield from (member for member, _ in members(folder) if is_image_file(member))
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        below = Path(place).relative_to(folder)
-        for name in sorted(names):
+    for place, names in walk_folder(folder):
+        below = place.relative_to(folder)
+        for name in names:
             if name.endswith(TAR):
-                inside = (member for member, _ in members(Path(place, name)))
+                inside = (member for member, _ in members(place / name))
                 start = (below / name).as_posix()
                 yield from (f"{start}/{one}" for one in inside if is_image_file(one))
             elif is_image_file(name):
@@ -131,6 +131,15 @@ def read_image(image: ImageInput) -> Image.Image:
             return _in_rgb(image)
         with open_image(image) as opened:
             return _in_rgb(opened)
+
+
+def check_decodes(image: ImageInput) -> None:
+    """Raises InputError for a damaged image; a JPEG is decoded at an eighth of its size, in less time."""
+    with convert_errors("does not decode as an image"):
+        if not isinstance(image, Image.Image):
+            with open_image(image) as opened:
+                opened.draft(None, (1, 1))
+                opened.load()
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:

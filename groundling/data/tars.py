@@ -20,7 +20,7 @@ import numpy as np
 
 from groundling.core.errors import InputError, convert_read_errors
 from groundling.data.hashed_names import DIGEST, digests, find, mapped_arrays
-from groundling.runs.folder import sha256_of
+from groundling.runs.folder import file_state, sha256_of
 
 TAR = ".tar"
 MOST_ZEROS = 1 << 17
@@ -64,11 +64,14 @@ def find_member(path: Path, tar: Path) -> Member | None:
     return None if place < 0 else Member(int(places["start"][place]), int(places["size"][place]))
 
 
-@lru_cache(OPEN_TARS)
 def _list_of(tar: Path) -> tuple[np.ndarray, np.ndarray]:
     with convert_read_errors(tar):
-        stat = tar.stat()
-    identity = f"{tar.absolute()}|{stat.st_size}|{stat.st_mtime_ns}"
+        return _list_at(tar, tuple(file_state(tar)))
+
+
+@lru_cache(OPEN_TARS)
+def _list_at(tar: Path, state: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    identity = f"{tar.absolute()}|{state}"
     places, names = mapped_arrays("tars", identity, ("places", "names"), lambda: _listed(tar))
     return places, names
 
@@ -121,10 +124,13 @@ def read_member(path: Path, tar: Path) -> bytes:
 
 
 def read_part(tar: Path, part: Member) -> bytes:
-    """The bytes of a part of a tar."""
+    """The bytes of a part of a tar; raises InputError for a tar that has become shorter."""
     with convert_read_errors(tar), tar.open("rb") as stream:
         stream.seek(part.start)
-        return stream.read(part.size)
+        content = stream.read(part.size)
+    if len(content) < part.size:
+        raise InputError(f"{tar}: was changed while it was read")
+    return content
 
 
 def is_file(path: Path) -> bool:
@@ -142,9 +148,9 @@ def digest_of(path: Path) -> str:
 
 
 def identity_of(tars: Sequence[Path]) -> str:
-    """A hash of the names, sizes and times of some tars and of the tables beside them, too many bytes to read."""
+    """A hash of the paths, sizes and times of some tars and of the tables beside them, too many bytes to read."""
     files = [file for tar in tars for file in (tar, tar.with_suffix(".parquet")) if file.exists()]
-    facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    facts = [(str(file.absolute()), *file_state(file)) for file in files]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

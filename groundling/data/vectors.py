@@ -30,7 +30,7 @@ from groundling.data.tables import (
     read_rows,
     row_texts,
 )
-from groundling.runs.folder import RESULT, SETTINGS
+from groundling.runs.folder import RESULT, SETTINGS, file_state
 
 Modality = Literal["image", "text"]
 
@@ -58,6 +58,8 @@ ID_ENDINGS = (".txt", ".jsonl", PARQUET)
 """Endings of files of ids."""
 TOGETHER = 1 << 16
 """Ids that are hashed together."""
+SAME_TEXT = 0.999
+"""Cosine above which two vectors are of the same text."""
 CHECKED = 1 << 12
 """Vectors that are checked together."""
 INDEX = np.dtype([("id", DIGEST), ("row", "<i8")])
@@ -118,6 +120,8 @@ class VectorTable:
                 )
         self.starts = [0, *accumulate(file.rows for file in self.files)]
         self._indexes: dict[Callable[[str], str], np.ndarray] = {}
+        self._readers = np.zeros(0, DIGEST)
+        """By row, the hash of an image with a folder that is found without it or by its last one."""
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -129,7 +133,7 @@ class VectorTable:
         finite, or zero.
         """
         if shorten not in self._indexes:
-            identity = f"{self.folder.absolute()}|{self.modality}|{shorten.__name__}|{self.key()}"
+            identity = f"{self.folder.absolute()}|{self.modality}|{shorten.__name__}|{self.state()}"
             (self._indexes[shorten],) = mapped_arrays(
                 "vectors", identity, ["index"], lambda: [self._indexed(shorten)]
             )
@@ -161,11 +165,19 @@ class VectorTable:
         index = index[np.argsort(index["id"], kind="stable")]
         for place in np.flatnonzero(index["id"][1:] == index["id"][:-1]).tolist():
             one, other = index["row"][place : place + 2].tolist()
-            if not np.array_equal(self.read([one]), self.read([other]), equal_nan=True):
+            if not self._are_of_one(one, other):
                 raise InputError(
                     f"{self._place(other)} has the id of {self._place(one)}, but not its vector"
                 )
         return index
+
+    def _are_of_one(self, one: int, other: int) -> bool:
+        """Whether two vectors may be those of one image or text; a text's differ by rounding between batches."""
+        (left,), (right,) = self.read([one]), self.read([other])
+        if self.modality == "image":
+            return np.array_equal(left, right, equal_nan=True)
+        sizes = np.linalg.norm(left) * np.linalg.norm(right)
+        return bool(left @ right > SAME_TEXT * sizes) or np.array_equal(left, right, equal_nan=True)
 
     def ids(self) -> list[str]:
         """The ids of all vectors, each once, in order."""
@@ -216,7 +228,24 @@ class VectorTable:
             found = self._find(last_parts, [last_parts(key) for key in placed])
             without = self._find(str, [last_part(key) for key in placed])
             rows[has_folder] = np.where(found < 0, without, found)
+            self._check_one_each(placed, rows[has_folder])
         return rows
+
+    def _check_one_each(self, keys: Sequence[str], rows: np.ndarray) -> None:
+        """Raises InputError for images in two folders that share a vector, because it has their name alone."""
+        if not len(self._readers):
+            self._readers = np.zeros(len(self), DIGEST)
+        found = rows >= 0
+        own, places = digests(keys)[found], rows[found]
+        first = self._readers[places] == b""
+        self._readers[places[first]] = own[first]
+        shared = np.flatnonzero(self._readers[places] != own).tolist()
+        if shared:
+            name = [key for key, is_found in zip(keys, found, strict=True) if is_found][shared[0]]
+            raise InputError(
+                f"{self._place(int(places[shared[0]]))} would be the vector of {name!r} and of an image in another "
+                "folder; its id needs the whole path"
+            )
 
     def read(self, rows: Sequence[int]) -> np.ndarray:
         """Vectors (n, E) float32."""
@@ -232,9 +261,13 @@ class VectorTable:
         return f"{self.files[number].path}: row {row - self.starts[number]}"
 
     def key(self) -> list[Any]:
-        """Name, size and time of each file, which identify the vectors and their ids."""
-        facts = [(path, path.stat()) for file in self.files for path in (file.path, file.ids)]
-        return [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in facts]
+        """Name, size and time of each file, which identify the vectors and their ids, wherever they are."""
+        return [[name, size, changed] for name, size, changed, _ in self.state()]
+
+    def state(self) -> list[Any]:
+        """What else identifies the files in this place, too: when they were put there."""
+        paths = [path for file in self.files for path in (file.path, file.ids)]
+        return [[path.name, *file_state(path)] for path in paths]
 
 
 def _open(path: Path) -> VectorFile:

@@ -72,14 +72,20 @@ def attend(
         "cpu"
     )  # autocast would choose other types inside
     has_bias = options.get("position_bias") is not None or options.get("softcap") is not None
-    is_plain = query.shape[1] == key.shape[1] and not has_bias
+    is_single = query.dtype in (
+        torch.float32,
+        torch.float64,
+    )  # half precision is computed in single
+    is_plain = query.shape[1] == key.shape[1] and is_single and not has_bias
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    is_plain &= scale > 0
     if not (is_written_out and is_plain and _every_query_has_a_key(attention_mask)):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, **options
         )
     assert attention_mask is not None
     # In torch's order of operations.
-    root = (query.shape[-1] ** -0.5 if scaling is None else scaling) ** 0.5
+    root = scale**0.5
     scores = (query * root) @ (key.transpose(-2, -1) * root)
     hidden = torch.zeros_like(attention_mask, dtype=query.dtype)
     scores += hidden.masked_fill_(~attention_mask, -torch.inf)

@@ -275,8 +275,28 @@ def _place_of(source: str | Path) -> Path | None:
     return next((Path(place) for place in places if place and os.path.exists(place)), None)
 
 
+def file_state(file: Path) -> tuple[int, int, int]:
+    """Size, time of change, and time at which the file was put there, which no program can set to another."""
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def walk_folder(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder below a folder, itself first, with the names of its files; links are followed, each place once."""
+    seen = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        yield Path(place), sorted(names)
+
+
 def _files(folder: Path) -> list[Path]:
-    return sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda one: one.parts)
+    paths = (place / name for place, names in walk_folder(folder) for name in names)
+    return sorted((path for path in paths if path.is_file()), key=lambda one: one.parts)
 
 
 def data_hash(path: str | Path) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
-from groundling.core.errors import InputError, convert_errors
+from groundling.core.errors import InputError, convert_errors, raise_first
 from groundling.data.corpora import CorpusDataset, batched, corpus_of, iterate_texts
 from groundling.data.hashed_names import mapped_arrays
 from groundling.data.image_samples import files_below, single_file
-from groundling.data.images import ImageInput
+from groundling.data.images import ImageInput, check_decodes
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.shards import ProcessRank
 from groundling.data.vectors import LAYOUTS, TOGETHER, Modality, VectorTable, text_key
@@ -103,7 +104,9 @@ class StoredVectors(StandardizedTextTeacher):
                 yield table.rows_of(some)
                 progress.update(len(some))
 
-        identity = repr([corpus.key, numbers, modality, str(table.folder.absolute()), table.key()])
+        identity = repr(
+            [corpus.key, numbers, modality, str(table.folder.absolute()), table.state()]
+        )
         mapped_arrays("vectors", identity, ["rows"], lambda: [np.concatenate(list(rows()))])
         progress.close()
 
@@ -218,11 +221,13 @@ def embed(
     out: Path,
     size: int,
     part: ProcessRank,
+    images: Mapping[str, ImageInput] = MappingProxyType({}),
 ) -> int:
     """Write the missing files of vectors of images or texts, this process's share; returns the vectors' width.
 
     Equal inputs are encoded once, in the batches of the cache of a run that reads the same data, whose features are
-    then equal to the last bit.
+    then equal to the last bit. Raises InputError for a damaged one among the `images` before the first is encoded,
+    because repairing it makes it another run.
     """
     groups: dict[str, list[str]] = {}
     for some in batched(names, FORWARD_BATCH):
@@ -233,10 +238,13 @@ def embed(
     every = list(groups.values())
     size = -(-size // FORWARD_BATCH) * FORWARD_BATCH
     shards = [every[start : start + size] for start in range(0, len(every), size)]
+    numbers = part.shard_numbers(len(shards))
+    files = {number: out / f"{LAYOUTS[modality].files}-{number:05}.npy" for number in numbers}
+    missing = [number for number, file in files.items() if not file.is_file()]
+    _check_images([group[0] for number in missing for group in shards[number]], images)
     progress = Progress(f"vectors of {modality}s", len(every), "input")
-    for number in part.shard_numbers(len(shards)):
-        file = out / f"{LAYOUTS[modality].files}-{number:05}.npy"
-        if not file.is_file():
+    for number, file in files.items():
+        if number in missing:
             vectors = vectors_of(teacher, modality, [group[0] for group in shards[number]])
             pairs = zip(shards[number], vectors, strict=True)
             named = [(name, vector) for group, vector in pairs for name in group]
@@ -244,6 +252,20 @@ def embed(
         progress.update(len(shards[number]))
     progress.close()
     return teacher.image_width if modality == "image" else teacher.width
+
+
+def _check_images(names: Sequence[str], images: Mapping[str, ImageInput]) -> None:
+    checked = [name for name in names if name in images]
+    progress = Progress("images checked", len(checked), "image")
+    faults = []
+    for name in checked:
+        try:
+            check_decodes(images[name])
+        except InputError as error:
+            faults.append(f"{name}: {error}")
+        progress.update(1)
+    progress.close()
+    raise_first(faults)
 
 
 def _example(modality: Modality, name: str) -> Example:

@@ -85,20 +85,33 @@ def test_a_killed_run_goes_on_with_the_missing_files(config, vectors, tmp_path, 
 
     embed = stored_vectors.embed
 
-    def die_at_images(teacher: object, modality: str, *given: Any) -> int:
-        if modality == "image":
+    def die_at_texts(teacher: object, modality: str, *given: Any) -> int:
+        if modality == "text":
             raise KeyboardInterrupt
         return embed(teacher, modality, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stored_vectors, "embed", die_at_images)
+        patch.setattr(stored_vectors, "embed", die_at_texts)
         with pytest.raises(KeyboardInterrupt):
             groundling.embed(**given)
-    texts = (tmp_path / "out/texts-00000.npy").stat().st_mtime_ns
+    images = (tmp_path / "out/images-00000.npy").stat().st_mtime_ns
     groundling.embed(**given)
-    assert (tmp_path / "out/texts-00000.npy").stat().st_mtime_ns == texts
+    assert (tmp_path / "out/images-00000.npy").stat().st_mtime_ns == images
     for file in vectors.glob("*-0*"):
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_damaged_images_are_named_before_anything_is_embedded(config, tmp_path):
+    images = tmp_path / "images"
+    kept = [homes.noise(images / f"{number:03}.png", (8, 8), number) for number in range(66)]
+    cut = [images / "x/cut.png", images / "y/cut.jpg"]
+    for file in cut:
+        sound = homes.noise(file, (64, 64), 1).read_bytes()
+        file.write_bytes(sound[: len(sound) // 2])
+    given = {**embedding_of(config), "text": (), "images": str(images), "shard_size": 32}
+    with pytest.raises(InputError, match=r"^x/cut: does not decode as an image .*\(2 such\)$"):
+        groundling.embed(**given, out=tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.npy")) and len(kept) == 66
 
 
 def test_an_image_encoder_embeds_no_texts(config, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -76,13 +77,37 @@ def test_a_tar_is_a_folder_of_images_and_an_empty_one_is_skipped(shards: Path) -
 
 def test_members_are_listed_once(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = dict(tars.members(shards / "00000.tar"))
-    tars._list_of.cache_clear()
+    tars._list_at.cache_clear()
     monkeypatch.setattr(tars, "_listed", lambda tar: pytest.fail("listed again"))
     assert dict(tars.members(shards / "00000.tar")) == before
-    tars._list_of.cache_clear()
+    tars._list_at.cache_clear()
     monkeypatch.setattr(hashed_names, "FORMAT", "another")
     with pytest.raises(pytest.fail.Exception, match="listed again"):
         dict(tars.members(shards / "00000.tar"))
+
+
+def test_a_tar_that_is_replaced_is_listed_again_even_at_its_old_time(shards: Path) -> None:
+    shard = shards / "00000.tar"
+    before, key = dict(tars.members(shard)), identity_of([shard])
+    stat, content = shard.stat(), read_image(shard / "000000001.png").tobytes()
+    files = {name: tars.read_part(shard, part) for name, part in before.items()}
+    with tarfile.open(shard, "w") as opened:  # of the same size
+        for name, one in reversed(files.items()):
+            add(opened, name, one)
+    os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert (shard.stat().st_size, shard.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+    after = dict(tars.members(shard))
+    assert list(after) == list(before)[::-1] and identity_of([shard]) != key
+    assert read_image(shard / "000000001.png").tobytes() == content
+
+
+def test_a_tar_that_is_cut_while_it_is_read_gives_no_part_of_a_member(shards: Path) -> None:
+    shard = shards / "00000.tar"
+    part = dict(tars.members(shard))["000000001.png"]
+    with shard.open("r+b") as stream:
+        stream.truncate(part.start + part.size - 1)
+    with pytest.raises(InputError, match=r"00000.tar: was changed while it was read"):
+        tars.read_part(shard, part)
 
 
 def test_a_caption_may_be_in_the_parquet_beside_its_tar(shards: Path) -> None:

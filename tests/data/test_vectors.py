@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,13 +80,43 @@ def test_a_text_is_found_whatever_its_spaces_and_twice_the_same_vector_is_one(tm
     np.testing.assert_array_equal(table.read(rows), VALUES[[1, 0]])
 
 
+def test_a_text_of_two_batches_may_differ_by_rounding_and_an_image_may_not(tmp_path):
+    values = VALUES[[0, 1, 1]]
+    values[2] = np.nextafter(values[2], 99)
+    numbers(tmp_path / "texts.npy", values)
+    put(tmp_path / "texts.txt", "two dogs\na cat\na cat\n")
+    table = VectorTable(tmp_path, "text")
+    np.testing.assert_array_equal(table.read(table.rows_of(["a cat"])), VALUES[[1]])
+    numbers(tmp_path / "images.npy", values)
+    put(tmp_path / "images.txt", "0\n1\n1\n")
+    with pytest.raises(InputError, match=r"row 2 has the id of .*row 1, but not its vector"):
+        VectorTable(tmp_path, "image").rows_of(["1"])
+
+
+@pytest.mark.parametrize("name", ["c", "b"])
+@pytest.mark.parametrize("together", [True, False])
+def test_two_images_of_one_name_are_not_one(name: str, together: bool, tmp_path: Path) -> None:
+    plain(tmp_path)
+    table = VectorTable(tmp_path, "image")
+    last = {"c": ["0.tar/c", "1.tar/c.png"], "b": ["x/deep/b", "y/deep/b"]}[name]
+    read_before, asked = ([], last) if together else (last[:1], last[1:])
+    table.rows_of([*read_before, "a"])
+    told = r"images.npy: row \d would be the vector of '.*' and of an image in another folder"
+    with pytest.raises(InputError, match=told):
+        table.rows_of([*asked, "a"])
+    for _ in range(2):  # one of them alone, twice
+        assert len(VectorTable(tmp_path, "image").rows_of([last[0], last[0]])) == 2
+
+
 def test_an_index_is_made_once_for_the_same_ids(tmp_path, monkeypatch):
     plain(tmp_path)
     assert VectorTable(tmp_path, "image").rows_of(["a", "c"]).tolist() == [0, 2]
     with monkeypatch.context() as patch:
         patch.setattr(VectorTable, "_indexed", lambda *_: pytest.fail("made again"))
         assert VectorTable(tmp_path, "image").rows_of(["c", "a"]).tolist() == [2, 0]
-    put(tmp_path / "images.txt", "c\nb\na")
+    changed = (tmp_path / "images.txt").stat().st_mtime_ns
+    put(tmp_path / "images.txt", "c\ndeep/b.png\na.jpg\n")
+    os.utime(tmp_path / "images.txt", ns=(changed, changed))  # as an archive may set it
     assert VectorTable(tmp_path, "image").rows_of(["c", "a"]).tolist() == [0, 2]
 
 

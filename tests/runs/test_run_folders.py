@@ -470,6 +470,17 @@ def test_e4_another_input_makes_another_run(name, prefix, is_large, tmp_path, mo
     assert Run(out, "test", {}, inputs, cpu=True).result == {"score": 1}
 
 
+def test_a_folder_behind_a_link_is_an_input_too_each_once(tmp_path: Path) -> None:
+    file = put(tmp_path / "disk/part/numbers", "one")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/linked").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk/back").symlink_to(tmp_path / "in")  # a circle
+    state = folders.input_state(tmp_path / "in")
+    assert state["files"] == 1
+    put(file, "two")
+    assert folders.input_state(tmp_path / "in") != state
+
+
 def test_a_table_beside_a_tar_is_a_part_of_it(tmp_path: Path) -> None:
     put(tmp_path / "0.tar", "tar")
     put(tmp_path / "0.parquet", "captions")
