@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import groundling
+from groundling.core.errors import InputError
 from groundling.core.resampling import bootstrap_sums, derangement, interval
 from groundling.core.rng import generator
 from groundling.studies.bench.readings import SetReader
@@ -61,6 +64,8 @@ class Point:
     """GLUE task on which it is fine-tuned."""
 
 
+MADE_HERE = ("random", "colours")
+"""Vectors that are no teacher's."""
 BASE = Point()
 CURVES = {
     "steps": {f"{n:,}": replace(BASE, steps=n) for n in (30, 100, 300)},
@@ -92,7 +97,28 @@ class Kit:
         self.sets = [SetReader("facts", str(file), modes) for file in self.facts]
         self.sets += [SetReader("retention", options.pairs)] if options.pairs else []
         self.glue: str = options.glue
+        self.dual: Path = options.dual
         self.out: Path = options.out
+
+    def check(self, points: Iterable[Point]) -> None:
+        """Raises InputError if something is missing that these points read."""
+        for file in self.facts:
+            open_facts(str(file))
+        for point in points:
+            folders = [self.folder / point.student]
+            if point.vectors not in MADE_HERE:
+                folders.append(self.stored(point.vectors))
+            if point.task:
+                folders.append(Path(self.glue))
+            for folder in folders:
+                if folder == Path():
+                    raise InputError("the curve fine-tuned needs --glue FOLDER")
+                if not folder.is_dir():
+                    raise InputError(f"{folder}: no such folder")
+
+    def stored(self, name: str) -> Path:
+        """The folder of vectors that were made before."""
+        return self.dual if name == "dual" else self.folder / name
 
     def caption_file(self, name: str) -> Path:
         """A point's captions, in Flickr8k's format."""
@@ -139,12 +165,16 @@ class Kit:
             images = (self.folder / "effnet" / "images.txt").read_text().splitlines()
             drawn = generator("curves", "vectors").standard_normal((len(images), 1_280))
             save_vectors(own, drawn, images)
-        own = own if own.exists() else self.folder / name
+        own = own if name in MADE_HERE else self.stored(name)
         permuted = self.out / "vectors" / f"{name}-permuted"
         if arm == PERMUTED and not permuted.exists():
-            images = (own / "images.txt").read_text().splitlines()
+            files = sorted(own.glob("images*.npy"))
+            images = [
+                one for file in files for one in file.with_suffix(".txt").read_text().splitlines()
+            ]
+            vectors = np.concatenate([np.load(file) for file in files])
             others = derangement(len(images), generator("curves", "permutation"))
-            save_vectors(permuted, np.load(own / "images.npy")[others], images)
+            save_vectors(permuted, vectors[others], images)
         return own if arm == OWN else permuted
 
     def encoder(self, point: Point, arm: str, seed: int) -> Path:
@@ -266,13 +296,22 @@ def main() -> None:
     parser.add_argument("kit", type=Path, help="folder that docs/make_real_kit.py made")
     parser.add_argument("captions", type=Path, help="captions in Flickr8k's format")
     parser.add_argument("facts", type=Path, nargs="+", help="CoDa, then other sets of visual facts")
-    parser.add_argument("--curve", nargs="+", choices=CURVES, default=list(CURVES))
+    parser.add_argument(
+        "--curve", nargs="+", choices=CURVES, default=list(CURVES), help="by default all"
+    )
     parser.add_argument("--pairs", default="", help="STS-B, a tsv or its folder")
     parser.add_argument("--glue", default="", help="folder of GLUE, for the curve fine-tuned")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=Path("runs/curves"))
+    dual = Path("runs/dual/vectors")
+    parser.add_argument(
+        "--dual", type=Path, default=dual, help=f"vectors by train-clip; by default {dual}"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="by default 0 1 2")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/curves"), help="by default runs/curves"
+    )
     options = parser.parse_args()
     kit, words = Kit(options), words_of(options.captions)
+    kit.check(point for curve in options.curve for point in CURVES[curve].values())
     for curve in options.curve:
         for label, point in CURVES[curve].items():
             before = replace(UNADAPTED, student=point.student, task=point.task)
@@ -290,4 +329,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        sys.exit(str(error))

@@ -56,7 +56,7 @@ def fetch(kit: Path) -> None:
 
 @torch.inference_mode()
 def embed(kit: Path, images: Path) -> None:
-    """Write EfficientNet-Lite0's pooled features (N, 1280) of all photographs, standardised, and their names.
+    """Write EfficientNet-Lite0's pooled features (N, 1280) of all photographs, as they are and standardised.
 
     They are the outputs of a ReLU, so without standardising any two photographs have much in common.
     """
@@ -75,10 +75,12 @@ def embed(kit: Path, images: Path) -> None:
         found.append(maps.mean((2, 3)).numpy())
         print(f"{min(start + BATCH, len(files))} of {len(files)} photographs", flush=True)
     features = np.concatenate(found)
-    out = kit / "effnet"
-    out.mkdir(exist_ok=True)
-    (out / "images.txt").write_text("".join(f"{file.name}\n" for file in files))
-    np.save(out / "images.npy", (features - features.mean(0)) / (features.std(0) + TINY))
+    standardised = (features - features.mean(0)) / (features.std(0) + TINY)
+    for name, vectors in (("effnet-raw", features), ("effnet", standardised)):
+        out = kit / name
+        out.mkdir(exist_ok=True)
+        (out / "images.txt").write_text("".join(f"{file.name}\n" for file in files))
+        np.save(out / "images.npy", vectors)
 
 
 def _pixels(file: Path) -> np.ndarray:

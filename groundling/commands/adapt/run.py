@@ -221,7 +221,7 @@ def guessing_notes(
         rows = 2 * samples if is_paired else samples
         notes += [
             f"{term} is no better than guessing among {rows} rows: its last loss is {losses[term]:.4g}, that of "
-            f"guessing {level:.4g}; train longer, or raise lr: the encoder has learned nothing from this term"
+            f"guessing {level:.4g}; train longer, or raise lr: the encoder has learned little from this term so far"
             for term, level in objective.guessing_losses(rows).items()
             if term in losses and not losses[term] < BASELINE_SHARE * level
         ]
@@ -382,7 +382,8 @@ def _cache_note(
     """A note if the run's own cache is filled with features of many more texts than it reads."""
     read = training.steps * training.batch
     is_shared = bool(settings.targeted_distillation.teacher_cache)
-    if is_shared or not (teacher_set.limit_gb and teacher_set.teachers):
+    has_cache = any(teacher.split(fixed=True)[0] for teacher in teacher_set.teachers)
+    if is_shared or not (teacher_set.limit_gb and has_cache):
         return []
     if not 0 < 3 * read < texts:
         return []
