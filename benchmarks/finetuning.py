@@ -15,7 +15,7 @@ Or without a model and data: where the processor's time goes in fine-tuning an e
 384, random weights) on 32 texts of at most 128 random tokens a step, on one thread; and its share of the peak of
 products, with a step's texts in one pass and in several (--gradient-accumulation-steps).
 
-python benchmarks/finetuning.py --profile [--steps 12]
+python benchmarks/finetuning.py --profile [--steps 12 --rounds 3]
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def profile(options: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     reached: dict[int, list[float]] = {passes: [] for passes in PASSES}
-    for _ in range(3):
+    for _ in range(options.rounds):
         for passes, shares in reached.items():
             peak = peak_of_products()
             rate = train_encoder(options, passes)
@@ -290,7 +290,8 @@ def main() -> None:
     parser.add_argument("model", nargs="?", help="folder of a text encoder")
     parser.add_argument("data", nargs="?", help="folder of RTE's train.tsv and dev.tsv")
     parser.add_argument("--profile", action="store_true")
-    for name, default in (("steps", 12), ("layers", 6), ("width", 384)):
+    sizes = {"steps": 12, "layers": 6, "width": 384, "rounds": 3}
+    for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default, help="of --profile")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
@@ -306,6 +307,8 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, help="run one way for one seed")
     options = parser.parse_args()
     if options.profile:
+        if options.steps < 4:
+            parser.error("--profile needs --steps of 4 or more, since the first two are not timed")
         profile(options)
         return
     if not options.data:

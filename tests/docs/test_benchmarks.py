@@ -47,7 +47,7 @@ ALONE: dict[str, tuple[str, ...]] = {
     "clip_td_step": ("--layers 2 --width 64 --batch 2 --steps 2",),
     "finetuning": (
         *(f"{RTE} --way {way}" for way in ("padded", "grouped", "here")),
-        "--profile --steps 4 --batch 4 --layers 1 --width 64",
+        "--profile --steps 4 --rounds 1 --batch 4 --layers 1 --width 64",
     ),
     "gpu": (f"--only {json.dumps(GPU, separators=(',', ':'))}",),
     "heads": tuple(f"--way {way} {HEADS}" for way in ("streamed", "masses", "held")),
