@@ -301,6 +301,8 @@ def _ids_beside(path: Path) -> Path:
 
 
 def _read_ids(file: VectorFile, modality: Modality) -> Iterator[str]:
+    if not file.rows:  # a shard none of whose downloads succeeded
+        return
     if file.ids.suffix == ".txt":
         yield from iterate_lines(file.ids)
         return

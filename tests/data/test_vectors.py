@@ -93,6 +93,14 @@ def test_a_text_of_two_batches_may_differ_by_rounding_and_an_image_may_not(tmp_p
         VectorTable(tmp_path, "image").rows_of(["1"])
 
 
+def test_an_empty_shard_is_skipped(tmp_path: Path) -> None:
+    in_two_files(tmp_path)
+    numbers(tmp_path / "images-2.npy", VALUES[:0])
+    put(tmp_path / "images-2.txt", "")
+    table = VectorTable(tmp_path, "image")
+    np.testing.assert_array_equal(table.read(table.rows_of(["c", "a"])), VALUES[[2, 0]])
+
+
 @pytest.mark.parametrize("name", ["c", "b"])
 @pytest.mark.parametrize("together", [True, False])
 def test_two_images_of_one_name_are_not_one(name: str, together: bool, tmp_path: Path) -> None:
