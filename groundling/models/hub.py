@@ -117,6 +117,8 @@ def is_open_clip(source: str | Path) -> bool:
 
 VECTORS = "vectors:"
 """Prefix of a folder of vectors that were computed elsewhere."""
+VECTOR_FILES = ("images*.npy", "texts*.npy", "*_emb/*.npy")
+"""Names in a folder of vectors."""
 TIMM = "timm:"
 """Prefix of an image encoder of timm: a name of its list, or a folder."""
 
@@ -146,6 +148,8 @@ def check_model(source: str) -> None:
             raise InputError(f"{source}: no such folder")
     elif source.startswith(TIMM):
         return
+    elif any(file for files in VECTOR_FILES for file in Path(source).glob(files)):
+        raise InputError(f"{source}: holds vectors; call it {VECTORS}{source}")
     elif not Path(source).is_dir() and not (HUB_ID.fullmatch(source) and _has_files(source)):
         raise InputError(
             f"{source}: no model found (no such folder, not in the hub's cache, and not found on the hub)"

@@ -25,6 +25,7 @@ from groundling.models.adapters import EncoderText, LockedDualEncoder, make_head
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.frozen_clip import load_teacher_text
 from groundling.models.heads import HEADS, LM_HEAD, save_heads
+from groundling.models.hub import check_model
 from groundling.models.text_encoder import load_text_encoder
 from groundling.settings.fields import setting_values
 from groundling.studies.knowledge.pair_likelihoods import load_lm_head
@@ -187,6 +188,11 @@ def test_a_text_encoder_embeds_no_images_and_says_so_first(config, tmp_path):
             **embedding_of(config) | {"teacher": tmp_path / "texts"}, out=tmp_path / "out"
         )
     assert not list((tmp_path / "out").glob("texts-*"))
+
+
+def test_a_folder_of_vectors_is_no_model(vectors: Path) -> None:
+    with pytest.raises(InputError, match=r"vectors: holds vectors; call it vectors:/.*/vectors$"):
+        check_model(str(vectors))
 
 
 def test_what_vectors_lack_is_said_before_training(config, vectors, tmp_path):
