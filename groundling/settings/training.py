@@ -97,7 +97,7 @@ CPU, up to 4 with an accelerator."""
     """Steps between lines of log.jsonl."""
     measure_peak: bool = False
     """Measure the peak of matrix products on this device for a second, for the MFU in every line \
-of the log; off: the peak of a known GPU, and no MFU elsewhere (docs/running.md)."""
+of the log; off: the peak of a known GPU, and no MFU elsewhere (docs/performance.md)."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
