@@ -68,15 +68,11 @@ def attend(
     Looking at the mask instead is less work. (What `torch.compile` compiles cannot depend on the mask's values.)
     """
     is_written_out = dropout > 0 and query.device.type == "cpu" and not is_compiling()
-    is_written_out &= not torch.is_autocast_enabled(
-        "cpu"
-    )  # autocast would choose other types inside
+    # Autocast would choose other types for its parts, and torch computes half precision in single.
+    is_written_out &= not torch.is_autocast_enabled("cpu")
+    is_written_out &= query.dtype in (torch.float32, torch.float64)
     has_bias = options.get("position_bias") is not None or options.get("softcap") is not None
-    is_single = query.dtype in (
-        torch.float32,
-        torch.float64,
-    )  # half precision is computed in single
-    is_plain = query.shape[1] == key.shape[1] and is_single and not has_bias
+    is_plain = query.shape[1] == key.shape[1] and not has_bias
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     is_plain &= scale > 0
     if not (is_written_out and is_plain and _every_query_has_a_key(attention_mask)):

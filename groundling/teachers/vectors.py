@@ -240,8 +240,9 @@ def embed(
     shards = [every[start : start + size] for start in range(0, len(every), size)]
     numbers = part.shard_numbers(len(shards))
     files = {number: out / f"{LAYOUTS[modality].files}-{number:05}.npy" for number in numbers}
-    missing = [number for number, file in files.items() if not file.is_file()]
-    _check_images([group[0] for number in missing for group in shards[number]], images)
+    missing = {number for number, file in files.items() if not file.is_file()}
+    if modality == "image":
+        _check_images([group[0] for number in sorted(missing) for group in shards[number]], images)
     progress = Progress(f"vectors of {modality}s", len(every), "input")
     for number, file in files.items():
         if number in missing:
