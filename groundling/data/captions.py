@@ -47,7 +47,7 @@ from groundling.data.tables import (
     split_columns,
 )
 from groundling.data.tars import TAR, Member, is_file, read_part, samples_of, tars_in
-from groundling.runs.folder import decoded_json, read_json
+from groundling.runs.folder import decoded_json, read_json, walk_folder
 from groundling.settings.input_settings import CaptionSettings
 
 METADATA = "metadata.jsonl"
@@ -236,7 +236,9 @@ def _captions_in(row: dict[str, Any], name: str) -> list[str]:
 
 
 def _sidecars(folder: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
-    stems = {file: str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.txt")}
+    files = (place / name for place, names in walk_folder(folder) for name in names)
+    written = [file for file in files if file.name.endswith(".txt")]
+    stems = {file: str(file.relative_to(folder).with_suffix("")) for file in written}
     texts = {normalize_unicode(stem): file for file, stem in stems.items()}
     for image in images_below(folder):
         sidecar = texts.get(normalize_unicode(os.path.splitext(image)[0]))

@@ -15,7 +15,7 @@ from PIL import Image
 from groundling.core.batch import Example, RegionRow, Sample, Tags, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions import CaptionedImage
-from groundling.data.images import ImageInput, image_id, images_below, read_image
+from groundling.data.images import ImageInput, image_faults, image_id, images_below, read_image
 from groundling.data.samples import ClipRowEncoder, SampleDataset, SampleWrapper, TextDataset
 from groundling.data.tars import TAR
 from groundling.data.text import replace_words
@@ -181,14 +181,10 @@ def split_decodable(
     images: Sequence[CaptionedImage], folder: str | Path, skip: bool = False
 ) -> tuple[list[CaptionedImage], list[str]]:
     """The images in `folder` that can be decoded, and the files of those that cannot."""
-    faults: dict[str, str] = {}
-    for image in images:
-        try:
-            _read_file(Path(folder) / image.file)
-        except InputError as error:
-            faults[image.file] = str(error)
+    faults = image_faults({image.file: Path(folder) / image.file for image in images})
     if faults and not skip:
-        first = next(iter(faults.values()))
+        file, fault = next(iter(faults.items()))
+        first = f"{Path(folder) / file}: {fault}"
         raise InputError(f"{first} ({len(faults):,} of {len(images):,} images; see skip_bad)")
     return [image for image in images if image.file not in faults], list(faults)
 

@@ -17,7 +17,7 @@ from groundling.core.errors import InputError, convert_errors, raise_first
 from groundling.data.corpora import CorpusDataset, batched, corpus_of, iterate_texts
 from groundling.data.hashed_names import mapped_arrays
 from groundling.data.image_samples import files_below, single_file
-from groundling.data.images import ImageInput, check_decodes
+from groundling.data.images import ImageInput, image_faults
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.shards import ProcessRank
 from groundling.data.vectors import LAYOUTS, TOGETHER, Modality, VectorTable, text_key
@@ -242,7 +242,9 @@ def embed(
     files = {number: out / f"{LAYOUTS[modality].files}-{number:05}.npy" for number in numbers}
     missing = {number for number, file in files.items() if not file.is_file()}
     if modality == "image":
-        _check_images([group[0] for number in sorted(missing) for group in shards[number]], images)
+        first = [group[0] for number in sorted(missing) for group in shards[number]]
+        faults = image_faults({name: images[name] for name in first if name in images})
+        raise_first([f"{name}: {fault}" for name, fault in faults.items()])
     progress = Progress(f"vectors of {modality}s", len(every), "input")
     for number, file in files.items():
         if number in missing:
@@ -253,20 +255,6 @@ def embed(
         progress.update(len(shards[number]))
     progress.close()
     return teacher.image_width if modality == "image" else teacher.width
-
-
-def _check_images(names: Sequence[str], images: Mapping[str, ImageInput]) -> None:
-    checked = [name for name in names if name in images]
-    progress = Progress("images checked", len(checked), "image")
-    faults = []
-    for name in checked:
-        try:
-            check_decodes(images[name])
-        except InputError as error:
-            faults.append(f"{name}: {error}")
-        progress.update(1)
-    progress.close()
-    raise_first(faults)
 
 
 def _example(modality: Modality, name: str) -> Example:

@@ -319,3 +319,11 @@ def test_a_file_that_ghostscript_would_draw_is_no_picture(tmp_path, monkeypatch)
 def test_a_picture_with_the_wrong_ending_is_read(kind: str, tmp_path: Path) -> None:
     Image.new("RGB", (8, 8), (200, 0, 0)).save(tmp_path / "x.png", kind)
     assert np.asarray(read_image(tmp_path / "x.png"))[..., 0].min() > 190
+
+
+def test_texts_beside_images_behind_a_link_are_read_with_them(tmp_path: Path) -> None:
+    homes.noise(tmp_path / "disk/1.png", (8, 8))
+    put(tmp_path / "disk/1.txt", "a red bus")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/linked").symlink_to(tmp_path / "disk")
+    assert [text for text, _ in iterate_texts(tmp_path / "photos")] == ["a red bus"]
