@@ -5,7 +5,8 @@ that waits for the GPU, and a killed run that ends bit-equal. Speed: `adapt` (ma
 caption_to_image), `pretrain` (three models), `finetune`, `train-clip` and `regions` at BERT's sizes, in bf16, with
 `train` itself, so that tokens a second, padding and MFU are those of a run's lines, without the first. Rivals on the
 same texts: transformers' `Trainer` (bf16, fused AdamW, grouped by length, compiled or not) and, if it is installed,
-sentence-transformers' trainer. Models have random weights, texts random tokens; nothing is downloaded.
+sentence-transformers' trainer. Profile: where the time of masked LM on blocks of 512 tokens goes, by kinds of kernels.
+Models have random weights, texts random tokens; nothing is downloaded.
 
 Parts run in a process one after the other; one that fails or takes too long becomes a line with its error.
 
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
@@ -41,6 +43,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 import vision_step  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from groundling.core.batch import Sample, TextRow  # noqa: E402
 from groundling.core.output_types import Classification  # noqa: E402
@@ -62,7 +65,7 @@ from groundling.objectives.supervised import SupervisedObjective  # noqa: E402
 from groundling.settings.training import TrainingArguments  # noqa: E402
 from groundling.training.batch_sampler import DataSource  # noqa: E402
 from groundling.training.loop import train  # noqa: E402
-from groundling.training.training_steps import PlainTrainingStep  # noqa: E402
+from groundling.training.training_steps import PlainTrainingStep, TrainingStep  # noqa: E402
 from groundling.vision_language.uniter import uniter  # noqa: E402
 from groundling.vision_language.visualbert import visualbert  # noqa: E402
 from groundling.vision_language.vlbert import vlbert  # noqa: E402
@@ -71,13 +74,32 @@ CUDA = torch.cuda.is_available()
 SIZES = {"toy": (2, 64), "base": (12, 768), "large": (24, 1024)}
 """Layers and width."""
 STEPS, BATCH = (40, 64) if CUDA else (4, 4)
+if CUDA and torch.cuda.get_device_properties(0).total_memory > 100 * 2**30:
+    BATCH = 128
 LINES = 4
 """Lines of a run's log; the first is a warm-up."""
 TEACHER = 512
 PART_SECONDS = 75.0
 """Most seconds of a part; imports count for the first of a process."""
-ON_A_GPU_ALONE = ("contracts", "adapt_mlm_compiled", "trainer_mlm_compiled")
+ON_A_GPU_ALONE = (
+    *("contracts", "adapt_mlm_compiled", "trainer_mlm_compiled", "adapt_mlm_blocks_compiled"),
+    *("trainer_mlm_blocks_compiled", "profile_blocks", "profile_blocks_compiled"),
+)
 """Parts that the tests run on a processor, or that take minutes there."""
+KERNELS = {
+    "attention": ("flash", "fmha", "sdpa", "attention"),
+    "compiled": ("triton",),
+    "optimizer": ("multi_tensor", "adam"),
+    "layer norm": ("layer_norm", "layernorm", "gammabeta"),
+    "dropout": ("dropout",),
+    "GELU": ("gelu",),
+    "products": ("gemm", "nvjet", "cutlass", "splitk"),
+    "copies and casts": ("copy", "memcpy", "memset", "fillfunctor"),
+    "other elements": ("elementwise", "reduce"),
+}
+"""Kinds of kernels, by parts of their names in lower case; the first that fits, else `the rest`."""
+PROFILED = 8
+"""Steps that are profiled."""
 Figures = dict[str, Any]
 
 
@@ -99,14 +121,20 @@ class Samples:
         return [self.samples[place] for place in indices]
 
 
-def measure(model: nn.Module, parts: Sequence[Objective], data: Any, **options: bool) -> Figures:
+def measure(
+    model: nn.Module,
+    parts: Sequence[Objective],
+    data: Any,
+    step: TrainingStep | None = None,
+    **options: bool,
+) -> Figures:
     """Tokens a second, padding, MFU, and samples a second of training, without the first lines."""
     settings = TrainingArguments(
         steps=STEPS, batch=BATCH, precision="bf16" if CUDA else "fp32", log_every=STEPS // LINES,
         save_every=10**6, measure_peak=not CUDA, cpu=not CUDA, **options,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        result = train(model, parts, [DataSource(data)], settings, folder)
+        result = train(model, parts, [DataSource(data)], settings, folder, training_step=step)
         log = (Path(folder) / "log.jsonl").read_text().splitlines()
     first, last = (json.loads(line) for line in (log[0], log[-1]))
     seconds = last["seconds"] - first["seconds"]
@@ -142,6 +170,50 @@ def texts(form: str = "lines", number: int = BATCH * STEPS) -> list[Sample]:
 def adapt_mlm(size: str, form: str = "lines", **options: bool) -> Figures:
     model = encoder(size)
     return measure(model, [MaskedLM(model.sizes, mask_id=4)], Samples(texts(form)), **options)
+
+
+class Profiled(PlainTrainingStep):
+    """Profiles the last steps of a run but one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = [ProfilerActivity.CUDA] if CUDA else [ProfilerActivity.CPU]
+        self.profiler = profile(activities=kinds)
+        self.steps = 0
+
+    def __call__(self, micro: Any) -> Any:
+        """Train."""
+        self.steps += 1
+        if self.steps in (STEPS - PROFILED, STEPS):
+            if CUDA:
+                torch.cuda.synchronize()
+            if self.steps < STEPS:
+                self.profiler.start()
+                self.began = time.perf_counter()
+            else:
+                self.seconds = time.perf_counter() - self.began
+                self.profiler.stop()
+        return super().__call__(micro)
+
+
+def profile_blocks(size: str, **options: bool) -> Figures:
+    """Milliseconds of a step of masked LM on blocks, and those in which the GPU computes, by kinds of kernels."""
+    model, step = encoder(size), Profiled()
+    objectives = [MaskedLM(model.sizes, mask_id=4)]
+    measure(model, objectives, Samples(texts("blocks")), step, **options)
+    spent: Counter[str] = Counter()
+    found = [one for one in step.profiler.key_averages() if one.self_device_time_total > 0]
+    for one in found:
+        name = one.key.lower()
+        kind = next(
+            (kind for kind, parts in KERNELS.items() if any(map(name.count, parts))), "the rest"
+        )
+        spent[kind] += one.self_device_time_total / 1e3 / PROFILED
+    return {
+        "step_ms": round(1e3 * step.seconds / PROFILED, 2),
+        "gpu_ms": round(spent.total(), 2),
+        "kinds_ms": {kind: round(value, 2) for kind, value in spent.most_common()},
+    }
 
 
 def adapt_xdbert(size: str) -> Figures:
@@ -389,10 +461,10 @@ def contracts(_: str) -> Figures:
     command += [*tests, "-k", "device or for_no_gpu or flash"]
     done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True)
     said = done.stdout.strip().splitlines()
-    failed = [line for line in said if line.startswith(("FAILED", "ERROR"))]
+    failed = [line for line in said if line.startswith(("FAILED", "ERROR", "E  "))]
     return {
         "tests": said[-1],
-        **({"error": "; ".join(failed) or said[-1]} if done.returncode else {}),
+        **({"error": "; ".join(failed)[:2_000] or said[-1]} if done.returncode else {}),
     }
 
 
@@ -403,8 +475,11 @@ PARTS: dict[str, Callable[[str], Figures]] = {
     "adapt_mlm_packed": partial(adapt_mlm, packing=True),
     "adapt_mlm_blocks": partial(adapt_mlm, form="blocks"),
     "trainer_mlm": trainer_mlm,
-    "trainer_mlm_compiled": partial(trainer_mlm, compiled=True),
+    "adapt_mlm_blocks_compiled": partial(adapt_mlm, form="blocks", compile=True),
     "trainer_mlm_blocks": partial(trainer_mlm, form="blocks"),
+    "trainer_mlm_blocks_compiled": partial(trainer_mlm, form="blocks", compiled=True),
+    "profile_blocks": profile_blocks,
+    "profile_blocks_compiled": partial(profile_blocks, compile=True),
     "adapt_contrastive": adapt_contrastive,
     "adapt_caption_to_image": adapt_caption_to_image,
     "sentence_transformers": sentence_transformers_pairs,
@@ -415,6 +490,7 @@ PARTS: dict[str, Callable[[str], Figures]] = {
     "finetune": finetune,
     "train_clip": train_clip,
     "regions": regions,
+    "trainer_mlm_compiled": partial(trainer_mlm, compiled=True),
 }
 """By name, the most important first: the time may run out."""
 COMPARED = (
@@ -422,6 +498,7 @@ COMPARED = (
     ("adapt_mlm_compiled", "trainer_mlm_compiled"),
     ("adapt_mlm_packed", "adapt_mlm"),
     ("adapt_mlm_blocks", "trainer_mlm_blocks"),
+    ("adapt_mlm_blocks_compiled", "trainer_mlm_blocks_compiled"),
 )
 
 
@@ -504,6 +581,9 @@ def page(found: Figures) -> str:
     for line in found["lines"]:
         rates[line["size"], line["part"]] = line.get("tokens_per_second")
         said = line.get("error") or line.get("skipped") or line.get("tests")
+        if "kinds_ms" in line:
+            kinds = ", ".join(f"{kind} {value}" for kind, value in line["kinds_ms"].items())
+            said = f"{line['gpu_ms']} ms of a step on the GPU: {kinds}"
         cells = [f"{line['tokens_per_second']:,.0f}" if "tokens_per_second" in line else said or ""]
         cells += [f"{line[key]:.1%}" if key in line else "" for key in ("padding", "mfu")]
         samples = line.get("samples_per_second", line.get("images_per_second"))

@@ -42,6 +42,20 @@ def faster_attention() -> Iterator[None]:
         ALL_ATTENTION_FUNCTIONS[SDPA] = attention
 
 
+@contextmanager
+def cudnn_attention(on: bool) -> Iterator[None]:
+    """Within the context, PyTorch may use cuDNN's attention on a GPU, or may not.
+
+    It is the fastest on an H200, but needs half a second for each new shape of a batch.
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(before and on)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
 def _skip_check(
     make: Callable[..., Tensor | None], *arguments: Any, **options: Any
 ) -> Tensor | None:
@@ -67,18 +81,27 @@ def attend(
     With dropout on a CPU, torch writes out the attention, and searches its scores for queries without any key.
     Looking at the mask instead is less work. (What `torch.compile` compiles cannot depend on the mask's values.)
     """
-    is_written_out = dropout > 0 and query.device.type == "cpu" and not is_compiling()
+    sdpa = partial(
+        sdpa_attention_forward,
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        dropout,
+        scaling,
+        **options,
+    )
+    if is_compiling() or dropout == 0 or query.device.type != "cpu":
+        return sdpa()
     # Autocast would choose other types for its parts, and torch computes half precision in single.
-    is_written_out &= not torch.is_autocast_enabled("cpu")
-    is_written_out &= query.dtype in (torch.float32, torch.float64)
+    is_single = query.dtype in (torch.float32, torch.float64)
+    is_single &= not torch.is_autocast_enabled("cpu")
     has_bias = options.get("position_bias") is not None or options.get("softcap") is not None
-    is_plain = query.shape[1] == key.shape[1] and not has_bias
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    is_plain &= scale > 0
-    if not (is_written_out and is_plain and _every_query_has_a_key(attention_mask)):
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, **options
-        )
+    is_plain = query.shape[1] == key.shape[1] and not has_bias and scale > 0
+    if not (is_single and is_plain and _every_query_has_a_key(attention_mask)):
+        return sdpa()
     assert attention_mask is not None
     # In torch's order of operations.
     root = scale**0.5

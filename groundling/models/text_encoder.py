@@ -55,15 +55,34 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 def make_attention_mask(tokens: Tokens, batch: Batch) -> Tensor | None:
     """The attention mask (N, T) long of texts; None on an accelerator if no text is padded."""
     before = None if batch.cpu_batch is None else batch.cpu_batch.text
-    if before is not None and _is_full(before):
+    if before is not None and before.attention_mask.all():
         return None
     return tokens.attention_mask.long()
 
 
-# Its result depends on the batch's values, which `torch.compile` does not support.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _is_full(tokens: Tokens) -> bool:
-    return bool(tokens.attention_mask.all())
+@contextmanager
+def compiled_layers(model: nn.Module) -> Iterator[None]:
+    """Within the context, each layer of a model (an item of a list of modules) is compiled by itself.
+
+    Layers of one kind share what is compiled. (Compiled as a whole, with sizes that vary, an encoder loses PyTorch's
+    fast attention.)
+    """
+    layers = [layer for part in _outer_lists(model) for layer in part]
+    for layer in layers:
+        layer.compile(dynamic=True)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._compiled_call_impl = None
+
+
+def _outer_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
+    if isinstance(module, nn.ModuleList):
+        yield module
+    else:
+        for part in module.children():
+            yield from _outer_lists(part)
 
 
 # Gradient checkpointing: activations are recomputed in the backward pass instead of stored.

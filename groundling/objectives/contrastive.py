@@ -137,8 +137,8 @@ def info_nce(
     logits = (scale * anchors @ candidates.T).float()
     target = number + start
     if is_same is not None:
-        ignore = is_same.clone()
-        ignore[number, target] = False
+        # Assigning False to elements would copy it to the GPU, and wait.
+        ignore = is_same.scatter(1, target[:, None], value=False)
         logits = logits.masked_fill(ignore, float("-inf"))
     return F.cross_entropy(logits, target, reduction="sum")
 

@@ -86,8 +86,8 @@ rounding, but dropout draws differ. For lines of unequal length; not with --comp
     seed: Annotated[int, Ge(0)] = 0
     """Random seed."""
     compile: bool = False
-    """Compile the model (torch.compile, dynamic shapes): the first steps take minutes, later steps are faster. \
-Numbers are equal up to rounding, but dropout draws differ. For long runs on a GPU."""
+    """Compile each layer (torch.compile, dynamic shapes): the first steps take up to a minute, later ones are faster. \
+Numbers are equal up to rounding, but dropout draws differ. For runs on a GPU."""
     workers: Annotated[int, Ge(-1)] = -1
     """Data-loading processes per training process; results do not depend on it. -1: none on a \
 CPU, up to 4 with an accelerator."""

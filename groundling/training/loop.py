@@ -31,8 +31,8 @@ from groundling.core.rng import derive_seed
 from groundling.data.samples import SampleDataset
 from groundling.models.loading import Encoder
 from groundling.models.packing import pack_texts
-from groundling.models.sdpa import faster_attention
-from groundling.models.text_encoder import gradient_checkpointing
+from groundling.models.sdpa import cudnn_attention, faster_attention
+from groundling.models.text_encoder import compiled_layers, gradient_checkpointing
 from groundling.objectives import Objective
 from groundling.objectives.contrastive import JoinedPass
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
@@ -71,6 +71,8 @@ from groundling.training.training_steps import (
 
 MIN_METRIC_STEPS = 50
 """Minimum number of last steps over which a result's losses are averaged; all steps of a shorter run."""
+FEW_LENGTHS = 8
+"""Number of lengths up to which cuDNN's attention pays; see `cudnn_attention`."""
 MAX_WORKERS = 4
 """Maximum number of data-loading processes by default."""
 ADVICE = "lower lr, or use precision fp32"
@@ -89,18 +91,12 @@ class ModelWithObjectives(nn.Module):
         self.objectives = nn.ModuleList(objectives)
         self.weights: dict[str, float] = {}
         """The weight of each term so far, from its objective."""
-        self.compiled: Callable[[Batch], EncoderOutput] | None = None
         if isinstance(model, Encoder) and any(one.reads_layers for one in objectives):
             model.return_layers()
 
-    def compile_model(self) -> None:
-        """Compile the model's forward pass; saved and exported weights do not change."""
-        # A compiled module would become a submodule and change the names of saved weights: compile `__call__`.
-        self.compiled = torch.compile(self.model.__call__, dynamic=True)
-
     def encode(self, batch: Batch, scoring: Sequence[Objective]) -> EncoderOutput:
         """The model's outputs, with those of the objectives' heads."""
-        encoded = self.model(batch) if self.compiled is None else self.compiled(batch)
+        encoded: EncoderOutput = self.model(batch)
         answers = {one.name: one.compute_logits(encoded, batch) for one in scoring}
         heads = {name: answer for name, answer in answers.items() if answer is not None}
         return replace(encoded, heads=heads)
@@ -178,7 +174,8 @@ def train(
         recomputed = (
             gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
         )
-        with recomputed, faster_attention():
+        compiled = compiled_layers(model) if config.compile else nullcontext()
+        with recomputed, compiled, faster_attention(), cudnn_attention(_lengths_are_few(sources)):
             training.run()
     return training.result()
 
@@ -207,8 +204,6 @@ class _TrainingLoop:
         self.accelerator = _accelerator(config, out)
         self.plan = plan_batches(sources, objectives, config, self.accelerator.num_processes)
         self.module = ModelWithObjectives(model, objectives).to(self.accelerator.device)
-        if config.compile:
-            self.module.compile_model()
         self.optimizer = make_optimizer(self.module, config)
         self.checkpoints = Checkpoints(out / "checkpoints")
         self.counters = self.checkpoints.restore(self.module, self.optimizer) or Counters()
@@ -650,6 +645,11 @@ def _batches(
             pin_memory=accelerator.device.type == "cuda",
         )
     )
+
+
+def _lengths_are_few(sources: Sequence[DataSource]) -> bool:
+    lengths = [one.samples.lengths for one in sources]
+    return len(np.unique(np.concatenate(lengths))) <= FEW_LENGTHS
 
 
 def count_samples(sources: Sequence[DataSource]) -> int:

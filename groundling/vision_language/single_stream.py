@@ -141,8 +141,6 @@ class MultimodalEmbeddings(nn.Module):
             features = features + batch.perturbation["regions"]
         return features
 
-    # Its result depends on the batch's values, which `torch.compile` does not support.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def segment_ids(self, batch: Batch, rows: Sequence[int]) -> Tensor:
         """Segment id (N, R) of each region, from `rows` by its image; raises InputError for too many images."""
         on_host = require(batch.cpu_copy.regions, "regions", f"a {self.kind} model")

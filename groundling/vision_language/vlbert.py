@@ -134,8 +134,6 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         return torch.where(tokens.region_index >= 0, tokens.region_index, first)
 
 
-# Its result depends on the batch's values, which `torch.compile` does not support.
-@torch.compiler.disable
 def _check_whole(batch: Batch) -> None:
     regions = require(batch.regions, "regions", "a VL-BERT")
     whole = regions.is_whole_image & regions.mask

@@ -21,7 +21,7 @@ import groundling
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "groundling"
 MOST_FILES = 510
-MOST_BYTES = 6_050_000
+MOST_BYTES = 6_065_000
 """Little above what text, code and published results need: rendered or trained files would pass it at once."""
 ENDINGS = "avif bmp gif heic ico jpeg jpg pdf png ppm svg tif tiff webp"
 IMAGES = {f".{ending}" for ending in ENDINGS.split()}

@@ -121,26 +121,28 @@ def test_a_run_ends_with_the_weights_of_padded_texts(
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("window", [0, 5])
 def test_flash_attention_is_the_reference(window, dropout) -> None:
-    """In bf16 within its eight bits; with dropout, the mean of many draws."""
+    """In bf16 within its eight bits; with dropout, means of many draws are as close as two of the reference's."""
     torch.manual_seed(0)
     mask = (torch.arange(64) < torch.tensor([[3], [64], [17]])).long()
     packed = PackedTexts.of(mask, torch.device("cuda"))
     sides = torch.randn(3, 1, 4, int(mask.sum()), 64, device="cuda", dtype=torch.bfloat16)
     layer = nn.Module()
     layer.config = type("Config", (), {"model_type": "modernbert"})
+    options = {"packed": packed, "dropout": dropout, "sliding_window": window, "scaling": 0.1}
+
+    def flash(*sides: torch.Tensor) -> torch.Tensor:
+        return attend(layer, *sides, None, **options)[0]
+
+    def reference(*sides: torch.Tensor) -> torch.Tensor:
+        return attend_one_by_one(*sides, packed, dropout, 0.1, window)
+
     found = []
-    for flash in (False, True):
+    for compute in (reference, reference, flash):
         leaves = [one.clone().requires_grad_() for one in sides]
-        options = {"packed": packed, "dropout": dropout, "sliding_window": window, "scaling": 0.1}
-        draws = []
-        for _ in range(200 if dropout else 1):
-            if flash:
-                draws.append(attend(layer, *leaves, None, **options)[0])
-            else:
-                draws.append(attend_one_by_one(*leaves, packed, dropout, 0.1, window))
+        draws = [compute(*leaves) for _ in range(200 if dropout else 1)]
         mean = torch.stack(draws).float().mean(0)
         mean.square().sum().backward()
-        found.append([mean, *(one.grad for one in leaves)])
-    for reference, value in zip(*found, strict=True):
-        bound = 0.1 if dropout else 0.02
-        assert float((value - reference).norm()) <= bound * float(reference.norm())
+        found.append([mean, *(one.grad.float() for one in leaves)])
+    for right, again, value in zip(*found, strict=True):
+        bound = 0.02 * right.norm() + 1.3 * (again - right).norm()
+        assert float((value - right).norm()) <= float(bound)

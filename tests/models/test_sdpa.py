@@ -1,15 +1,21 @@
-"""Faster attention in training: the bits of transformers' own."""
+"""Faster attention and vocabularies in training: the bits of transformers' own."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny.lm_families import ALL, DECODERS, read
+from tiny import toys
+from tiny.lm_families import ALL, DECODERS, of_sizes, read
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from groundling.models import sdpa
+from groundling.core.batch import Example
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models import heads, sdpa
 from groundling.models.sdpa import attend, faster_attention
 from groundling.models.text_encoder import TextEncoder
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.settings.training import TrainingArguments
+from groundling.training.loop import train
 
 FAMILIES = {**ALL, **DECODERS}
 WRITTEN_OUT = {
@@ -77,3 +83,41 @@ def test_the_registry_is_as_before_afterwards() -> None:
         assert sdpa.ALL_ATTENTION_FUNCTIONS["sdpa"] is attend
     after = dict(sdpa.ALL_ATTENTION_FUNCTIONS), dict(sdpa.ALL_MASK_ATTENTION_FUNCTIONS)
     assert after == before
+
+
+@pytest.mark.parametrize(("unequal", "allowed"), [(False, True), (True, False)])
+def test_cudnn_plans_are_made_for_few_lengths_only(unequal, allowed, tmp_path, monkeypatch) -> None:
+    words = toys.bert_words()
+    model = TextEncoder(toys.bert(len(words)), words)
+    count = 24 if unequal else 2
+    texts = [Example(str(n), "a dog " * (1 + n % count)) for n in range(24)]
+    seen = []
+
+    class Sees(MaskedLM):
+        def forward(self, *given):
+            seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+            return super().forward(*given)
+
+    data = TextDataset(texts, TextRowEncoder(words, 40))
+    config = TrainingArguments(steps=1, batch=4, cpu=True)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    train(model, [Sees(model.sizes, mask_id=4)], data, config, tmp_path)
+    assert seen == [allowed and before]
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_of_zeros_in_the_output_layer_change_nothing(family, monkeypatch) -> None:
+    """As a GPU gets them."""
+    words = FAMILIES[family].words()
+    text = TextEncoder(FAMILIES[family].whole(len(words)).base_model, words)
+    head, table = of_sizes(text).double(), text.double().word_embeddings().weight
+    states = torch.randn(5, text.sizes.text, dtype=torch.double, requires_grad=True)
+    found = []
+    for more in (0, -len(table) % 64):
+        monkeypatch.setattr(heads, "rows_to_add", lambda *_, more=more: more)
+        logits = head(states, table)
+        grown = [states, *(one for one in (table, *head.parameters()))]
+        found.append([logits, *torch.autograd.grad(logits.square().sum(), grown)])
+    for right, value in zip(*found, strict=True):
+        torch.testing.assert_close(value, right, rtol=1e-6, atol=1e-9)
