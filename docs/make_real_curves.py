@@ -70,6 +70,7 @@ BASE = Point()
 CURVES = {
     "steps": {f"{n:,}": replace(BASE, steps=n) for n in (30, 100, 300)},
     "more steps": {"1,000": replace(BASE, steps=1_000)},
+    "most steps": {"6,000": replace(BASE, steps=6_000)},
     "nothing retained": {f"{n:,}": replace(BASE, steps=n, retain=0.0) for n in (100, 400, 1_200)},
     "photographs": {
         **{f"{n:,}": replace(BASE, captions=f"first {n}") for n in (500, 1_500)},
