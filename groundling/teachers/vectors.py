@@ -96,7 +96,7 @@ class StoredVectors(StandardizedTextTeacher):
     def _check_stored(self, modality: Modality, corpus: CorpusDataset, numbers: range) -> None:
         """Find the vectors of stored texts, in the first run on both."""
         table = self.tables[modality]
-        progress = Progress(f"vectors of {modality}s", len(numbers), "sample")
+        progress = Progress(f"vectors of {modality}s", len(numbers), "sample", reads_inputs=True)
 
         def rows() -> Iterator[np.ndarray]:
             yield np.zeros(0, np.int64)

@@ -190,6 +190,19 @@ def test_a_text_encoder_embeds_no_images_and_says_so_first(config, tmp_path):
     assert not list((tmp_path / "out").glob("texts-*"))
 
 
+def test_a_dry_run_misses_a_vector(vectors: Path, config: dict[str, Any], tmp_path: Path) -> None:
+    """All captions are looked up in it, and vectors read."""
+    fewer = shutil.copytree(vectors, tmp_path / "fewer")
+    (file,) = fewer.glob("images*.npy")
+    (ids,) = fewer.glob("images*.txt")
+    np.save(file, np.load(file)[1:])
+    ids.write_text("".join(ids.read_text().splitlines(keepends=True)[1:]))
+    given = {**config, "teacher_images": "", "batch": 4, "out": tmp_path / "out"}
+    assert "dry_run" in groundling.adapt(**given | {"teacher": f"vectors:{vectors}"}, dry_run=True)
+    with pytest.raises(InputError, match=r"fewer: no vector of the image "):
+        groundling.adapt(**given | {"teacher": f"vectors:{fewer}"}, dry_run=True)
+
+
 def test_a_folder_of_vectors_is_no_model(vectors: Path) -> None:
     with pytest.raises(InputError, match=r"vectors: holds vectors; call it vectors:/.*/vectors$"):
         check_model(str(vectors))

@@ -54,9 +54,9 @@ timm:NAME, vectors:FOLDER, or MODULE:NAME of your own; the arm `mlm` needs none.
 captions that `train-clip` reads. With weights each step draws one file by weight; without, all files are mixed."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     arm: Annotated[str, InputKind.OBJECT] = "contrastive"
-    """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
-contrastive, td_text, td_words (with --word-selection random, since plain text has no image), one of another published \
-method (docs/methods.md), e.g. lexi_contrastive or voken_classification, or MODULE:NAME of your own."""
+    """mlm (the control), xdbert, or objectives joined by +, such as contrastive, l1, caption_to_image, mlm+sigmoid, \
+lexi_contrastive (docs/methods.md), or MODULE:NAME of your own. Parts of the papers' methods: joint_mlm, match, \
+clip_tokens, td_text, td_words (with --word-selection random, since plain text has no image)."""
     masked_lm: bool = True
     """l1 and contrastive: also train masked LM, as the control does."""
     lora: Annotated[int, Ge(0)] = 0
