@@ -64,6 +64,8 @@ def test_finetune_reports_every_seed_and_the_median(tuned: tuple[Path, dict]) ->
     assert result["median"]["dev"]["accuracy"] == median(result["scores"]["dev"]["accuracy"])
     constant = [run["seed"] for run in each if "constant" in run["scores"]["dev"]]
     assert result["degenerate_seeds"] == constant
+    rates = [run["speed"]["tokens_per_second"] for run in each]
+    assert result["speed"]["tokens_per_second"] == median(rates) > 0
     assert json.loads((out / "result.json").read_text()) == result
 
 
@@ -155,7 +157,7 @@ def test_seeds_can_be_added(tune, tuned, tmp_path, monkeypatch):
     result = finetune(replace_settings(config, seeds=2), training, out)
     assert drawn == [5]
     assert digests(out / "seed-4") == before
-    assert result == tuned[1]
+    assert {**result, "speed": tuned[1]["speed"]} == tuned[1]
     assert finetune(replace_settings(config, seeds=2), training, out) == result
     assert drawn == [5]
 

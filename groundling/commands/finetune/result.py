@@ -86,6 +86,7 @@ def summary(
         "degenerate_seeds": [run["seed"] for run in degenerate],
         "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
+        "speed": _median_speed([run.get("speed", {}) for run in runs]),
     }
     alike = ("unlabelled_examples", "n", "majority", "shuffled_images")
     result |= {name: run[name] for run in runs[:1] for name in alike if name in run}
@@ -129,6 +130,12 @@ def image_use_notes(result: Mapping[str, Any]) -> list[str]:
         image_use_note(split, use, of, without.get(split, {}).get(use["metric"]))
         for split, use in result.get("image_use", {}).items()
     ]
+
+
+def _median_speed(speeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of what was measured in every seed."""
+    names = [name for name in speeds[0] if all(name in one for one in speeds)] if speeds else []
+    return {name: median(one[name] for one in speeds) for name in names}
 
 
 def _median(values: Sequence[float | None]) -> float | None:
