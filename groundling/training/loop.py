@@ -75,7 +75,7 @@ FEW_LENGTHS = 8
 """Number of lengths up to which cuDNN's attention pays; see `cudnn_attention`."""
 MAX_WORKERS = 4
 """Maximum number of data-loading processes by default."""
-ADVICE = "lower lr, or use precision fp32"
+ADVICE = "start again in another folder with a lower lr, or with precision fp32"
 """Advice for numbers that are not finite."""
 
 
@@ -540,12 +540,7 @@ class _TrainingLoop:
             "truncated_tokens": counters.truncated_tokens,
             "truncated_regions": counters.truncated_regions,
             "seconds": round(counters.seconds, 1),
-            "speed": speed_of(
-                counters.timed if counters.timed[2] else counters.warm_up,
-                counters.tokens,
-                counters.positions,
-                self.peak * self.accelerator.num_processes,
-            ),
+            "speed": self._whole_speed(),
             "train_metrics": metrics,
             "train_metrics_steps": sum(window["steps"] for window in counters.windows),
             # In `train_metrics`, the loss is the sum of each term times its weight.
@@ -556,6 +551,13 @@ class _TrainingLoop:
                 counters.evaluations, counters.step, len(self.plan)
             )
         return result
+
+    def _whole_speed(self) -> dict[str, float]:
+        counters = self.counters
+        timed = counters.timed if counters.timed[2] else counters.warm_up
+        peak = self.peak * self.accelerator.num_processes
+        speed = speed_of(timed, counters.tokens, counters.positions, peak)
+        return {**speed, "peak_gflops": round(peak / 1e9, 1)} if peak else speed
 
 
 def means_of_windows(
@@ -596,8 +598,8 @@ def _check_joining(objectives: Sequence[Objective], training_step: TrainingStep)
             "representations are not those that were cached"
         )
     if not any(one.in_batch_negatives for one in objectives):
-        names = ", ".join(one.name for one in objectives)
-        raise InputError(f"cached_negatives: nothing of {names} has in-batch negatives")
+        names = ", ".join(one.arm_name or one.name for one in objectives)
+        raise InputError(f"cached_negatives: no objective of {names} has in-batch negatives")
 
 
 def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
@@ -615,10 +617,12 @@ def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
     processes = accelerator.num_processes
-    if not config.batch_tokens and config.batch % (config.gradient_accumulation_steps * processes):
+    parts = config.gradient_accumulation_steps * processes
+    if not config.batch_tokens and config.batch % parts:
+        where = f" on {processes} processes" if processes > 1 else ""
         raise InputError(
-            f"batch {config.batch}: cannot be split evenly into {config.gradient_accumulation_steps} micro-batches "
-            f"on {processes} processes; pass a multiple of {config.gradient_accumulation_steps * processes}"
+            f"batch {config.batch}: cannot be split evenly into {config.gradient_accumulation_steps} micro-batches"
+            f"{where}; pass a batch that is a multiple of {parts}"
         )
     return accelerator
 

@@ -126,7 +126,8 @@ def test_a_line_has_tokens_padding_and_mfu(tmp_path, monkeypatch):
         assert line["mfu"] == pytest.approx(flops / spent / 1e9, rel=0.01, abs=1e-4)
     assert measured["padding"] == pytest.approx(1 - tokens / positions, abs=1e-4)
     assert measured["mfu"] > 0 and measured["tokens_per_second"] > 0
-    assert "mfu" not in plain and plain["padding"] == measured["padding"]
+    assert measured["peak_gflops"] == 1.0
+    assert not {"mfu", "peak_gflops"} & plain.keys() and plain["padding"] == measured["padding"]
 
 
 @pytest.mark.parametrize(

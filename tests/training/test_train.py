@@ -505,7 +505,7 @@ class OwnRows(ContrastiveDistillation):
 @pytest.mark.parametrize(
     ("kind", "step", "told"),
     [
-        (MaskedLM, PlainTrainingStep(), "nothing of masked_lm has in-batch negatives"),
+        (MaskedLM, PlainTrainingStep(), "no objective of mlm has in-batch negatives"),
         (ContrastiveDistillation, VillaStep(TrainingStepSettings()), "the training step VillaStep"),
         (OwnRows, PlainTrainingStep(), "contrastive takes its negatives from its own micro-batch"),
     ],
