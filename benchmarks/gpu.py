@@ -177,16 +177,14 @@ class Profiled(PlainTrainingStep):
 
     def __init__(self) -> None:
         super().__init__()
-        kinds = [ProfilerActivity.CUDA] if CUDA else [ProfilerActivity.CPU]
-        self.profiler = profile(activities=kinds)
+        self.profiler = profile(activities=[ProfilerActivity.CUDA])
         self.steps = 0
 
     def __call__(self, micro: Any) -> Any:
         """Train."""
         self.steps += 1
         if self.steps in (STEPS - PROFILED, STEPS):
-            if CUDA:
-                torch.cuda.synchronize()
+            torch.cuda.synchronize()
             if self.steps < STEPS:
                 self.profiler.start()
                 self.began = time.perf_counter()

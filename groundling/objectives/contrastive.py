@@ -137,7 +137,7 @@ def info_nce(
     logits = (scale * anchors @ candidates.T).float()
     target = number + start
     if is_same is not None:
-        # Assigning False to elements would copy it to the GPU, and wait.
+        # Assigning False to elements would wait for the GPU.
         ignore = is_same.scatter(1, target[:, None], value=False)
         logits = logits.masked_fill(ignore, float("-inf"))
     return F.cross_entropy(logits, target, reduction="sum")

@@ -73,6 +73,8 @@ MIN_METRIC_STEPS = 50
 """Minimum number of last steps over which a result's losses are averaged; all steps of a shorter run."""
 FEW_LENGTHS = 8
 """Number of lengths up to which cuDNN's attention pays; see `cudnn_attention`."""
+LENGTHS_AT_ONCE = 10_000
+"""Number of lengths that are looked through together for it."""
 MAX_WORKERS = 4
 """Maximum number of data-loading processes by default."""
 ADVICE = "start again in another folder with a lower lr, or with precision fp32"
@@ -220,7 +222,8 @@ class _TrainingLoop:
         # Truncated tokens and regions since the last checkpoint: () at first, then (2,).
         self.truncated = torch.zeros((), dtype=torch.long)
         device, precision = self.accelerator.device, self.accelerator.mixed_precision
-        self.peak = (measure_peak if config.measure_peak else known_peak)(device, precision)
+        peak = (measure_peak if config.measure_peak else known_peak)(device, precision)
+        self.peak = peak * self.accelerator.num_processes
         self.work: Work | None = None
         self.head_work: dict[str, float] = {}
         # Tokens, positions and kFLOPs since the last line: () at first, then (3,).
@@ -493,7 +496,7 @@ class _TrainingLoop:
         else:
             counters.warm_up = line
         self.has_logged = True
-        return speed_of(line, tokens, positions, self.peak * self.accelerator.num_processes)
+        return speed_of(line, tokens, positions, self.peak)
 
     def _evaluate(self, evaluator: Evaluator) -> None:
         counters = self.counters
@@ -555,9 +558,8 @@ class _TrainingLoop:
     def _whole_speed(self) -> dict[str, float]:
         counters = self.counters
         timed = counters.timed if counters.timed[2] else counters.warm_up
-        peak = self.peak * self.accelerator.num_processes
-        speed = speed_of(timed, counters.tokens, counters.positions, peak)
-        return {**speed, "peak_gflops": round(peak / 1e9, 1)} if peak else speed
+        speed = speed_of(timed, counters.tokens, counters.positions, self.peak)
+        return {**speed, "peak_gflops": round(self.peak / 1e9, 1)} if self.peak else speed
 
 
 def means_of_windows(
@@ -652,8 +654,14 @@ def _batches(
 
 
 def _lengths_are_few(sources: Sequence[DataSource]) -> bool:
-    lengths = [one.samples.lengths for one in sources]
-    return len(np.unique(np.concatenate(lengths))) <= FEW_LENGTHS
+    found: set[int] = set()
+    for source in sources:
+        lengths = source.samples.lengths
+        for start in range(0, len(lengths), LENGTHS_AT_ONCE):
+            found.update(np.unique(lengths[start : start + LENGTHS_AT_ONCE]).tolist())
+            if len(found) > FEW_LENGTHS:  # most data sets end here, in their first thousands
+                return False
+    return True
 
 
 def count_samples(sources: Sequence[DataSource]) -> int:

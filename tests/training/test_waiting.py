@@ -77,8 +77,8 @@ class Watch(TorchDispatchMode):
             i is not None and i.dtype == torch.bool and i.device == META for i in arguments[1]
         ):
             self.note("a mask picks rows")
-        if name in ("index_put", "index_put_") and is_there and arguments[2].device != META:
-            self.note("a number is copied")
+        if name in ("index_put", "index_put_") and is_there and not arguments[2].ndim:
+            self.note("a number is assigned to elements")
         return function(*arguments, **options)
 
     def __enter__(self) -> "Watch":

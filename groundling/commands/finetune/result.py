@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -74,6 +75,7 @@ def summary(
         own = [name for name in more if name not in (*names, "constant")]
         official[split] = {name: _median([scores[name] for scores in present]) for name in own}
     degenerate = [one for one in runs if any("constant" in own for own in one["scores"].values())]
+    speeds = [run.get("speed", {}) for run in runs]
     result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
@@ -86,7 +88,10 @@ def summary(
         "degenerate_seeds": [run["seed"] for run in degenerate],
         "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
-        "speed": _median_speed([run.get("speed", {}) for run in runs]),
+        "speed": {
+            name: _median([one.get(name) for one in speeds])
+            for name in dict.fromkeys(chain(*speeds))
+        },
     }
     alike = ("unlabelled_examples", "n", "majority", "shuffled_images")
     result |= {name: run[name] for run in runs[:1] for name in alike if name in run}
@@ -130,12 +135,6 @@ def image_use_notes(result: Mapping[str, Any]) -> list[str]:
         image_use_note(split, use, of, without.get(split, {}).get(use["metric"]))
         for split, use in result.get("image_use", {}).items()
     ]
-
-
-def _median_speed(speeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of what was measured in every seed."""
-    names = [name for name in speeds[0] if all(name in one for one in speeds)] if speeds else []
-    return {name: median(one[name] for one in speeds) for name in names}
 
 
 def _median(values: Sequence[float | None]) -> float | None:
