@@ -66,6 +66,8 @@ class Point:
 
 MADE_HERE = ("random", "colours")
 """Vectors that are no teacher's."""
+TRAINED = ("dual", "clip")
+"""Vectors of what train-clip trained on the captions: heads on MiniLM and EfficientNet, and a CLIP from nothing."""
 BASE = Point()
 CURVES = {
     "steps": {f"{n:,}": replace(BASE, steps=n) for n in (30, 100, 300)},
@@ -77,7 +79,8 @@ CURVES = {
         "5,996": BASE,
     },
     "teacher": {
-        name: replace(BASE, vectors=name) for name in ("effnet", "effnet-raw", "dual", "random")
+        name: replace(BASE, vectors=name)
+        for name in ("effnet", "effnet-raw", "dual", "clip", "random")
     },
     "captions": {"all": BASE, "without colour words": replace(BASE, captions="no colours")},
     "oracle": {"people's colours": Point(captions="named nouns", vectors="colours")},
@@ -94,11 +97,11 @@ class Kit:
         self.folder: Path = options.kit
         self.captions: Path = options.captions
         self.facts: list[Path] = options.facts
-        modes = (("modes", ("linear",)),)
+        modes = (("modes", tuple(options.modes)),)
         self.sets = [SetReader("facts", str(file), modes) for file in self.facts]
         self.sets += [SetReader("retention", options.pairs)] if options.pairs else []
         self.glue: str = options.glue
-        self.dual: Path = options.dual
+        self.trained: Path = options.trained
         self.out: Path = options.out
 
     def check(self, points: Iterable[Point]) -> None:
@@ -119,7 +122,7 @@ class Kit:
 
     def stored(self, name: str) -> Path:
         """The folder of vectors that were made before."""
-        return self.dual if name == "dual" else self.folder / name
+        return self.trained / name / "vectors" if name in TRAINED else self.folder / name
 
     def caption_file(self, name: str) -> Path:
         """A point's captions, in Flickr8k's format."""
@@ -178,14 +181,18 @@ class Kit:
             save_vectors(permuted, vectors[others], images)
         return own if arm == OWN else permuted
 
+    def run_folder(self, point: Point, arm: str, seed: int) -> Path:
+        """Where a point is trained."""
+        name = f"{point.steps}-{point.retain:g}-{point.captions}-{point.vectors}-{arm}-{seed}"
+        if point.student != BASE.student:
+            name = f"{point.student}-{name}"
+        return self.out / "runs" / name.replace(" ", "-")
+
     def encoder(self, point: Point, arm: str, seed: int) -> Path:
         """The encoder of a point, trained if it is not there."""
         if point.steps == 0:
             return self.folder / point.student
-        name = f"{point.steps}-{point.retain:g}-{point.captions}-{point.vectors}-{arm}-{seed}"
-        if point.student != BASE.student:
-            name = f"{point.student}-{name}"
-        out = self.out / "runs" / name.replace(" ", "-")
+        out = self.run_folder(point, arm, seed)
         captions = self.caption_file(point.captions)
         groundling.adapt(
             student=str(self.folder / point.student),
@@ -206,16 +213,33 @@ class Kit:
         return out / "model"
 
     def read(self, point: Point, arm: str, seed: int) -> Scores:
-        """Scores of nouns by set, and the correlation of sentences, as they are kept beside the encoder."""
-        encoder = self.encoder(point, arm, seed)
-        name = f"{encoder.parent.name}-{point.share:g}-{point.task}"
+        """Scores of nouns by set, and the correlation of sentences; those of each set are kept."""
+        run = self.run_folder(point, arm, seed).name
+        name = f"{run}-{point.share:g}-{point.task}"
         if point.steps == 0:
             name = f"{point.student}-{point.task}-{seed}"
         out = self.out / "read" / name
-        kept = out / "scores.json"
-        if kept.exists():
-            return dict(json.loads(kept.read_text()))
-        found: Scores = {}
+        places = {one: out / f"{one.name}.json" for one in self.sets}
+        tuned = [out / "tuned.json"] if point.task else []
+        if not all(place.exists() for place in (*places.values(), *tuned)):
+            encoder = self.finished_encoder(point, arm, seed, out)
+            for one, place in places.items():
+                readings = one.read(encoder, out / one.name, self.folder / point.student, True)
+                found = {
+                    name: dict(zip(reading["groups"], items, strict=True))
+                    if (items := reading.get("items"))
+                    else reading["test"]
+                    for name, reading in readings.items()
+                }
+                place.write_text(json.dumps(found))
+        scores: Scores = {}
+        for place in (*tuned, *places.values()):
+            scores |= json.loads(place.read_text())
+        return scores
+
+    def finished_encoder(self, point: Point, arm: str, seed: int, out: Path) -> Path:
+        """The encoder as it is read: merged or fine-tuned in `out`, if the point says so."""
+        encoder = self.encoder(point, arm, seed)
         if point.share < 1:
             origin = str(self.folder / point.student)
             share = (point.share,)
@@ -233,21 +257,13 @@ class Kit:
                 cpu=True,
                 out=out / "tuned",
             )
-            found |= {
+            headlines = {
                 f"{point.task} {split}": scores[result["headline"]]
                 for split, scores in result["median"].items()
             }
+            (out / "tuned.json").write_text(json.dumps(headlines))
             (encoder,) = (out / "tuned").glob("**/model")
-        for one in self.sets:
-            for name, reading in one.read(
-                encoder, out / one.name, self.folder / point.student, True
-            ).items():
-                items = reading.get("items")
-                found[name] = (
-                    dict(zip(reading["groups"], items, strict=True)) if items else reading["test"]
-                )
-        kept.write_text(json.dumps(found))
-        return found
+        return encoder
 
 
 UNADAPTED = Point(steps=0)
@@ -300,11 +316,16 @@ def main() -> None:
     parser.add_argument(
         "--curve", nargs="+", choices=CURVES, default=list(CURVES), help="by default all"
     )
+    parser.add_argument(
+        "--modes", nargs="+", default=["linear"], help="how facts are read; by default linear"
+    )
     parser.add_argument("--pairs", default="", help="STS-B, a tsv or its folder")
     parser.add_argument("--glue", default="", help="folder of GLUE, for the curve fine-tuned")
-    dual = Path("runs/dual/vectors")
     parser.add_argument(
-        "--dual", type=Path, default=dual, help=f"vectors by train-clip; by default {dual}"
+        "--trained",
+        type=Path,
+        default=Path("runs"),
+        help=f"folder of {' and '.join(f'{name}/vectors' for name in TRAINED)}; by default runs",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="by default 0 1 2")
     parser.add_argument(

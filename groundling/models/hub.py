@@ -64,7 +64,9 @@ def library_errors(source: str | Path, message: str) -> Iterator[None]:
         raise
     except Exception as error:  # the libraries raise many types
         reason = flatten_message(error).partition(ADVICE)[0]
-        if local_only(source):
+        if str(source).startswith(VECTORS):
+            reason = "these are vectors, and a model is read here"
+        elif local_only(source):
             why = (
                 "HF_HUB_OFFLINE forbids requests"
                 if is_offline_mode()

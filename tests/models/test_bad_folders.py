@@ -94,6 +94,8 @@ def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., st
     stored = f"vectors:{given}"
     line = refusal(*adapting_with(given, tmp_path / "v", teacher=stored, arm="xdbert"))
     assert f"{stored}: a text tower is read, which stored vectors have not" in line
+    line = refusal(*adapting_with(given, tmp_path / "s", student=stored, arm="mlm"))
+    assert "these are vectors, and a model is read here" in line
     clip = home(tmp_path / "t", toys.clip(homes.tokens()), None)
     line = refusal(*adapting_with(given, tmp_path / "b", teacher=clip))
     assert f"{tmp_path / 't'}: no tokenizer" in line
