@@ -39,14 +39,15 @@ class CommandOutput:
     ) -> Any:
         """The result of the command's function, with notes."""
         work = self.open(name, Path(out))
-        return work.with_notes(_result(function, settings, work))
+        return work.with_notes(result_of(function, settings, work))
 
     def open(self, name: str, out: Path) -> CommandContext:
         """The object for output and notes."""
         return CommandContext()
 
 
-def _result(function: Callable[..., Any], settings: ByPrefix, work: CommandContext) -> Any:
+def result_of(function: Callable[..., Any], settings: ByPrefix, work: CommandContext) -> Any:
+    """The function's result or, where a dry run ended it, what was read and would be done."""
     try:
         return function(*settings.values(), work)
     except DryRunEnd as end:
@@ -106,7 +107,7 @@ extend the run; `train.seed` is the seed of the group `train`."""
         run = Run(out, name, identity, inputs, cpu, self.timeout)
         if not self.extendable and run.result is not None:
             return run.result
-        result = run.end(_result(function, settings, run))
+        result = run.end(result_of(function, settings, run))
         if (run.folder / LOG).exists() or any(run.folder.glob(f"seed-*/{LOG}")):
             _try_report(run.folder)
         return result

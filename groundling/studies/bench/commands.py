@@ -10,7 +10,14 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 
 from groundling.command_line import COMMANDS as COMMANDS_BY_NAME
-from groundling.command_line import ByPrefix, Command, CommandOutput, Inputs, ResumableRun
+from groundling.command_line import (
+    ByPrefix,
+    Command,
+    CommandOutput,
+    Inputs,
+    ResumableRun,
+    result_of,
+)
 from groundling.commands.adapt import ADAPTING
 from groundling.core.errors import InputError, require_known
 from groundling.core.registry import is_import_path, resolve_builtin
@@ -227,7 +234,7 @@ class BenchOutput(CommandOutput):
         config: ComparisonSettings = settings["_own"]
         writes = not (config.plan or config.report)
         work = CommandContext(open_run(out, name, config.identity(), config.inputs(), writes))
-        return work.with_notes(function(config, work))
+        return work.with_notes(result_of(function, settings, work))
 
 
 OUT_HELP = (

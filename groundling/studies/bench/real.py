@@ -196,6 +196,7 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
     own.missing()  # jobs of another version end the bench before anything is written
     files = own.files(UNADAPTED)
     counts = hand_over_texts(files, config, writes=not (config.plan or config.report))
+    work.counts.update(counts)
     if counts["missing"]:
         notes.append(f"{counts['missing']:,} captioned images are missing and were skipped")
     if config.plan:

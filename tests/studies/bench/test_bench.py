@@ -318,6 +318,11 @@ def test_a_plan_writes_nothing_and_compares_with_what_is_there(inside, tmp_path,
         module.write_text(text)
 
 
+def test_a_dry_run_counts_jobs(inside: Ran, tmp_path: Path) -> None:
+    assert re.fullmatch(r"\d+ jobs", BENCH.rehearse([CONFIG, tmp_path / "out"])["dry_run"])
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_job_that_is_no_json_is_one_line(inside: Ran) -> None:
     (path,) = (inside.out / "jobs").glob("objects-0-look-shuffled-images-seed-0-nouns.json")
     text = path.read_text()

@@ -298,6 +298,12 @@ def test_tokens_move_within_bands_of_similar_frequency(count: int) -> None:
     assert all(abs(one - other) <= 8 for one, other in moved.items())
 
 
+def test_a_dry_run_counts_jobs_and_writes_nothing(files: Path, tmp_path: Path) -> None:
+    said = BENCH_REAL.rehearse([settings_for(files), tmp_path / "out"])
+    assert said["dry_run"] == "28 jobs" and said["read"]["captions"] == 12
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_bench_resumes_does_only_what_is_missing_and_plans_more_sets(ran, files, capsys):
     out, _ = ran
     before = homes.digests(out / "jobs")
