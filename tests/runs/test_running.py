@@ -434,6 +434,13 @@ def test_inputs_are_read_and_nothing_is_written(line, inputs, monkeypatch, capsy
     assert homes.digests(inputs) == before
 
 
+@pytest.mark.parametrize("name", ["make-world", "make-tasks"])
+def test_nothing_is_rendered(name: str, tmp_path: Path, capsys) -> None:
+    assert main(["data", name, "--out", str(tmp_path / "x"), "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["dry_run"] == "rendering"
+    assert not (tmp_path / "x").exists()
+
+
 def test_notes_come_too(inputs: Path, tmp_path: Path) -> None:
     rows = [(f"text {number}", ("1", "1.0", "2")[number % 3]) for number in range(30)]
     data = put(tmp_path / "q.csv", table(("q", "y"), *rows))

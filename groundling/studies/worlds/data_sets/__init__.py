@@ -17,7 +17,7 @@ import numpy as np
 
 from groundling.data.images import image_id
 from groundling.runs.folder import begin_file, disk_errors, json_text, read_json
-from groundling.runs.progress import CommandContext
+from groundling.runs.progress import CommandContext, end_dry_run
 from groundling.studies.worlds.commands import TasksConfig, TrueRegionsConfig, WorldConfig
 from groundling.studies.worlds.data_sets.balanced import (
     write_nlvr2,
@@ -79,9 +79,11 @@ def render_world(config: WorldConfig, work: CommandContext) -> dict[str, Any]:
 
     Raises InputError if the folder cannot be written.
     """
+    world = World(config)
+    end_dry_run("rendering")
     with disk_errors(work.out):
         begin_file(work.out / "world.json")
-        World(config).write(work.out)
+        world.write(work.out)
     return world_settings(config)
 
 
@@ -93,11 +95,12 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
     # This imports torch, which `render_world` does not need.
     from groundling.models.text_encoder import new_encoder
 
-    folder = work.out
+    folder, drawn = work.out, World(world)
+    end_dry_run("rendering")
     with disk_errors(folder):
         begin_file(folder / "tasks.json")
         counts = write_tasks(
-            World(world), folder, tasks.limit_train, tasks.limit_dev, shortcut=tasks.shortcut
+            drawn, folder, tasks.limit_train, tasks.limit_dev, shortcut=tasks.shortcut
         )
         new_encoder(folder / "texts.txt", folder / "bert", world.seed, layers=3, positions=64)
     empty = [name for name, number in counts.items() if not number]
