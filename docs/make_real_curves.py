@@ -25,6 +25,7 @@ import groundling
 from groundling.core.errors import InputError
 from groundling.core.resampling import bootstrap_sums, derangement, interval
 from groundling.core.rng import generator
+from groundling.runs.folder import data_hash, read_object, write_json
 from groundling.studies.bench.readings import SetReader
 from groundling.studies.knowledge.probe_facts import collect_nouns
 from groundling.studies.knowledge.visual_facts import open_facts
@@ -105,7 +106,18 @@ class Kit:
         self.out: Path = options.out
 
     def check(self, points: Iterable[Point]) -> None:
-        """Raises InputError if something is missing that these points read."""
+        """Raises InputError if something is missing that these points read, or `out` has points of other inputs."""
+        given = {
+            name: str(getattr(self, name).resolve()) for name in ("folder", "captions", "trained")
+        }
+        given["captions"] += f" {data_hash(self.captions)}"
+        kept = self.out / "inputs.json"
+        if kept.exists() and read_object(kept) != given:
+            raise InputError(
+                f"{self.out}: holds points of other inputs ({kept}); choose another --out"
+            )
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_json(kept, given)
         for file in self.facts:
             open_facts(str(file))
         for point in points:
@@ -225,12 +237,7 @@ class Kit:
             encoder = self.finished_encoder(point, arm, seed, out)
             for one, place in places.items():
                 readings = one.read(encoder, out / one.name, self.folder / point.student, True)
-                found = {
-                    name: dict(zip(reading["groups"], items, strict=True))
-                    if (items := reading.get("items"))
-                    else reading["test"]
-                    for name, reading in readings.items()
-                }
+                found = {name: by_noun(reading) for name, reading in readings.items()}
                 place.write_text(json.dumps(found))
         scores: Scores = {}
         for place in (*tuned, *places.values()):
@@ -277,6 +284,14 @@ def save_vectors(folder: Path, vectors: np.ndarray, names: list[str]) -> None:
     write_vectors(folder / "images.npy", names, list(vectors.astype(np.float32)))
 
 
+def by_noun(reading: dict[str, Any]) -> Any:
+    """The mean score of each noun's items; the score itself of a reading without items."""
+    scores: dict[str, list[float]] = {}
+    for noun, score in zip(reading.get("groups", []), reading.get("items", []), strict=True):
+        scores.setdefault(noun, []).append(score)
+    return {noun: float(np.mean(own)) for noun, own in scores.items()} or reading["test"]
+
+
 def differences(one: list[Scores], other: list[Scores], name: str, words: frozenset[str]) -> str:
     """The mean over nouns and seeds, with intervals and each seed's mean; then by whether captions name a noun."""
     pairs = list(zip(one, other, strict=True))
@@ -292,6 +307,8 @@ def differences(one: list[Scores], other: list[Scores], name: str, words: frozen
 
 def with_interval(values: np.ndarray) -> str:
     """The mean of differences (seeds, nouns), and its 95 % interval over nouns."""
+    if not values.size:
+        return "none"
     sums = bootstrap_sums(values.mean(0), generator("curves", "bootstrap"))
     low, high = interval(sums / values.shape[1])
     return f"{values.mean():+.3f} ({low:+.3f} to {high:+.3f}; {values.shape[1]:,} nouns)"

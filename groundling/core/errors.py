@@ -132,7 +132,8 @@ def require_known(name: str, offered: Iterable[str], message: str, advice: str =
     """Raise InputError if `name` is not among `offered`: `message`, all names offered, and the nearest one."""
     names = list(offered)
     if name not in names:
-        near, listing = did_you_mean(name, names), f"; there are: {', '.join(names) or 'none'}"
+        near = did_you_mean(name, names)
+        listing = f"; there are: {', '.join(names) or 'none'}{advice}"
         # Behind a hundred settings the nearest one would not be seen.
         listing = near + listing if len(names) > 50 else listing + near
-        raise InputError(f"{message}{listing}{advice}")
+        raise InputError(f"{message}{listing}")

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from groundling.command_line import COMMANDS
+from groundling.command_line.names import parse_arm
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.train_clip import COMMAND as TRAIN_CLIP
@@ -31,6 +32,7 @@ from groundling.models.frozen_clip import has_image_tower, has_text_tower
 from groundling.models.hub import VECTORS, is_open_clip
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.models.text_encoder import load_text_encoder, new_encoder
+from groundling.objectives import find_objective
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
@@ -301,6 +303,7 @@ def check_teacher(source: str, methods: Sequence[BenchMethod]) -> None:
         return
     seeing = [one.name for one in methods if one.data == IMAGES]
     permuting = [one.name for one in methods if one.replaces_teacher]
+    tokenwise = [one.name for one in methods if _reads_clip_tokens(one)]
     reading: list[str] = []
     if source.startswith(VECTORS):
         lacking, reading = "a text tower, whose tokens a control permutes", permuting
@@ -311,12 +314,19 @@ def check_teacher(source: str, methods: Sequence[BenchMethod]) -> None:
         if not reads_texts:
             lacking = "a text tower of Hugging Face, whose tokens a control permutes"
             reading = permuting
+        elif tokenwise and load_config(source).model_type not in CLIP_LIKE:
+            lacking, reading = "a text tower of CLIP's kind", tokenwise
         if not sees and not reading:
             lacking, reading = "an image tower", seeing
     if reading:
         others = [one.name for one in methods if one.name not in reading]
         without = f"--method {' '.join(others)} does without" if others else "choose other methods"
         raise InputError(f"teacher={source}: lacks {lacking}, for {', '.join(reading)}; {without}")
+
+
+def _reads_clip_tokens(method: BenchMethod) -> bool:
+    arms = [name for stage in method.stages for name in parse_arm(stage.arm)]
+    return any("clip" in find_objective(name).required_fields for name in arms)
 
 
 def permute_teacher(files: Files, settings: RealBenchConfig) -> None:

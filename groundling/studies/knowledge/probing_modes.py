@@ -31,7 +31,9 @@ from groundling.studies.knowledge.visual_facts import MASK, VisualFact
 FRAMES = ("{}", "there is a {} .")
 """Contexts of a word in the embedding mode: none, and a sentence without visual attributes."""
 
-NO_MLM_HEAD = "expected a text encoder with a masked-LM head; modes embedding stroop need none"
+NO_MLM_HEAD = (
+    "expected a text encoder with a masked-LM head; modes linear embedding stroop need none"
+)
 """The advice for a model that cannot fill a mask."""
 
 OptionScores = list[dict[str, np.ndarray]]

@@ -479,6 +479,11 @@ def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(fil
             {"method": ("caption_to_image", "l1"), "teacher": "encoder"},
             "encoder: lacks an image tower, for caption_to_image; --method l1 does without",
         ),
+        (
+            {"method": ("xdbert", "l1"), "teacher": "encoder"},
+            "encoder: lacks a text tower of CLIP's kind, for xdbert; --method l1 does without",
+        ),
+        ({"modes": ("lineal",)}, "modes = 'lineal': expected 'fill-mask'"),
         ({"teacher": ""}, "method=contrastive: learns from a CLIP-like teacher; pass teacher"),
         ({"teacher": "vectors:captions.csv"}, "no such folder|lacks a text tower"),
         ({"captions": "", "images": "", "text": "plain.txt"}, "lexi_contrastive: reads captions"),
