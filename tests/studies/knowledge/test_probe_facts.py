@@ -99,7 +99,9 @@ def test_without_a_head_the_other_modes_are_named(tmp_path: Path) -> None:
     decoder = homes.home(tmp_path / "gpt2", DECODERS["gpt2"].whole(len(names)), names)
     for folder in (homes.student(tmp_path / "bert"), homes.teacher(tmp_path / "clip"), decoder):
         facts = [fact("dog", [1, 0], {"p": "a dog is [MASK]"}, ("red", "wet"))]
-        with pytest.raises(InputError, match="with a masked-LM head; modes linear embedding stroop"):
+        with pytest.raises(
+            InputError, match="with a masked-LM head; modes linear embedding stroop"
+        ):
             score_by_fill_mask(folder, facts)
         for mode in (score_by_embedding, score_by_stroop):
             (own,), _ = mode(folder, facts)
