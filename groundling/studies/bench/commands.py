@@ -48,8 +48,6 @@ TUNING_SEED = 100
 """Seed of the world of the first family in which weights are chosen."""
 PROTOCOL_VERSION = 3
 """Increases with every change after which results of two benches are not comparable."""
-FILL_MASK = "fill-mask"
-"""The mode of `probe-facts` that needs a masked-LM head."""
 
 
 @settings

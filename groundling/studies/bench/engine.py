@@ -24,7 +24,6 @@ from groundling.commands.merge import MergeConfig
 from groundling.core.errors import InputError
 from groundling.runs.folder import data_hash, read_object, write_json
 from groundling.runs.jobs import Job, run_jobs
-from groundling.runs.progress import end_dry_run
 from groundling.runs.report import format_count
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
@@ -355,7 +354,6 @@ class Experiment:
 
     def run(self, processes: int, arms: Sequence[Arm] | None = None) -> None:
         """Run everything that is missing."""
-        end_dry_run(f"{len(self.missing()):,} jobs")
         run_jobs(self.missing(arms), processes, print, self.folder.jobs)
 
     def finished(self, name: str, key: str) -> dict[str, Any] | None:

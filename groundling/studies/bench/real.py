@@ -17,7 +17,7 @@ from groundling.models.hub import VECTORS
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_object
 from groundling.runs.jobs import Job
-from groundling.runs.progress import CommandContext
+from groundling.runs.progress import CommandContext, end_dry_run
 from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.commands import RealBenchConfig
 from groundling.studies.bench.engine import (
@@ -193,7 +193,7 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
     if needing:
         check_teacher(config.teacher, needing)
     own = RealBench(BenchFolder(work.out.resolve()), methods, config, sets)
-    own.missing()  # jobs of another version end the bench before anything is written
+    missing = own.missing()  # jobs of another version end the bench before anything is written
     files = own.files(UNADAPTED)
     counts = hand_over_texts(files, config, writes=not (config.plan or config.report))
     work.counts.update(counts)
@@ -205,6 +205,7 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
         for note in notes:
             print(f"note: {note}")
         return own.print_plan()
+    end_dry_run(f"{len(missing):,} jobs")
     if not config.report:
         if config.adapt_seeds < MIN_UNITS:
             print(
