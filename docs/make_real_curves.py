@@ -236,6 +236,8 @@ class Kit:
         if not all(place.exists() for place in (*places.values(), *tuned)):
             encoder = self.finished_encoder(point, arm, seed, out)
             for one, place in places.items():
+                if place.exists():
+                    continue
                 readings = one.read(encoder, out / one.name, self.folder / point.student, True)
                 found = {name: by_noun(reading) for name, reading in readings.items()}
                 place.write_text(json.dumps(found))

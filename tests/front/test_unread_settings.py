@@ -50,7 +50,7 @@ def test_a_list_in_which_something_stands_twice_is_refused(command, flag, name, 
 
 def test_the_flags_of_the_field_are_among_them() -> None:
     names = {name for _, _, name in lists()}
-    assert {"arms", "tasks", "objectives", "train_splits", "words", "questions", "runs"} <= names
+    assert {"arms", "tasks", "objectives", "train_splits", "modes", "questions", "runs"} <= names
 
 
 @pytest.mark.parametrize(

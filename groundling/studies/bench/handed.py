@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 
 from groundling.command_line import COMMANDS
-from groundling.command_line.names import parse_arm
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.train_clip import COMMAND as TRAIN_CLIP
@@ -325,8 +324,8 @@ def check_teacher(source: str, methods: Sequence[BenchMethod]) -> None:
 
 
 def _reads_clip_tokens(method: BenchMethod) -> bool:
-    arms = [name for stage in method.stages for name in parse_arm(stage.arm)]
-    return any("clip" in find_objective(name).required_fields for name in arms)
+    kinds = map(find_objective, method.objectives)
+    return any("clip" in kind.required_fields for kind in kinds)
 
 
 def permute_teacher(files: Files, settings: RealBenchConfig) -> None:

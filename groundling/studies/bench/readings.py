@@ -418,7 +418,8 @@ class SetReader:
                 task.read(Path(self.data), split)
         else:
             command = COMMANDS[COMMAND_OF[self.kind]]
-            own = replace_settings(command.settings["_own"], data=self.source, cpu=True)
+            given = {"data": self.source, "cpu": True, **dict(self.settings)}
+            own = replace_settings(command.settings["_own"], **given)
             command.rehearse([own, "set"])
 
     def read(self, model: Path, out: Path, encoder: Path, cpu: bool) -> dict[str, Reading]:

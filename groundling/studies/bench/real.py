@@ -232,8 +232,7 @@ def _require_inputs(method: BenchMethod, config: RealBenchConfig) -> None:
         raise InputError(
             f"method={method.name}: reads captions with images; pass captions and images, or other methods"
         )
-    arms = [name for stage in method.stages for name in parse_arm(stage.arm)]
-    if "voken_classification" in arms and is_import_path(config.teacher):
+    if "voken_classification" in method.objectives and is_import_path(config.teacher):
         raise InputError(
             f"method={method.name}: vokens need a teacher that is not {config.teacher}"
         )

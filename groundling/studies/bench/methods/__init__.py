@@ -128,6 +128,11 @@ for the package's own methods alone."""
                 _check_stage(stage, number, self.data)
 
     @property
+    def objectives(self) -> list[str]:
+        """The names of the objectives of all stages."""
+        return [name for stage in self.stages for name in parse_arm(stage.arm)]
+
+    @property
     def replaces_teacher(self) -> bool:
         """Whether the controls replace the teacher, since the method reads its text tower."""
         return self.data == TEACHER or (self.data == IMAGES and self.reads_text_tower)
